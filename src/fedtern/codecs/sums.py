@@ -1,0 +1,135 @@
+"""Several rounds' updates as one: what a client that was away downloads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtern.codecs.codec import expect, open_payload
+from fedtern.codecs.golomb import decode_positions, encode_positions, read_count
+from fedtern.errors import DecodeError
+from fedtern.kernels import pack_levels, unpack_levels
+from fedtern.layout import Layout
+from fedtern.sums import Series, Tally, magnitudes
+from fedtern.updates import Update
+from fedtern.wire import Reader, f32, floats, varint
+
+_TERNARY, _PER_TENSOR, _NESTED = 1, 2, 4
+_MOST_TURNS = 1 << 24
+
+
+@dataclass(frozen=True)
+class SeriesCodec:
+    """``id | flags | turns | touches | magnitudes and signs, or values | keys``.
+
+    A key is ``position * turns + turn``. Keys are written like positions in a vector of
+    ``size * turns``, or (flag "nested", where rounds often touch the same positions) as the
+    touched positions, each once, and then like positions in the table of those by turns.
+    """
+
+    id: ClassVar[int] = 6
+
+    def encode(self, update: Update, layout: Layout) -> bytes:
+        """The shorter of the two ways to write the keys."""
+        series = expect(update, Series)
+        flags, values = 0, floats(series.values)
+        if series.mus is not None:
+            flags = _TERNARY | (_PER_TENSOR if series.mus.shape[1] > 1 else 0)
+            signs = np.packbits(series.values > 0, bitorder="little")
+            values = floats(series.mus) + signs.tobytes()
+        keys = encode_positions(series.keys, series.size * series.turns)
+        nested = _encode_nested(series)
+        if len(nested) < len(keys):
+            flags, keys = flags | _NESTED, nested
+        head = bytes([self.id, flags]) + varint(series.turns) + varint(series.keys.size)
+        return head + values + keys
+
+    def decode(self, data: bytes, layout: Layout) -> Series:
+        """Touches in the order in which they have to be added."""
+        reader = open_payload(data, self.id)
+        flags = reader.byte()
+        if flags > _TERNARY | _PER_TENSOR | _NESTED or flags & 3 == _PER_TENSOR:
+            raise DecodeError(f"unknown flags {flags:#04x}")
+        turns = _read_turns(reader)
+        count = read_count(reader, layout.size)
+        mus = signs = values = None
+        ends = layout.segments("tensor" if flags & _PER_TENSOR else "model")
+        if flags & _TERNARY:
+            mus = reader.floats(turns * ends.size).reshape(turns, ends.size)
+            packed = reader.bits(count)
+            signs = np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
+        else:
+            values = reader.floats(count)
+        read_keys = _decode_nested if flags & _NESTED else _decode_flat
+        keys = read_keys(reader, count, layout.size, turns)
+        if mus is not None and signs is not None:
+            magnitude = magnitudes(mus, keys, ends)
+            if (mus < 0).any() or not magnitude.all():
+                raise DecodeError("a magnitude is not positive")
+            values = np.where(signs, magnitude, -magnitude)
+        assert values is not None  # one of the two branches above
+        return Series(layout.size, turns, keys, values, mus)
+
+
+def _encode_nested(series: Series) -> bytes:
+    touched, row = np.unique(series.positions, return_inverse=True)
+    positions = encode_positions(touched, series.size)
+    cells = row * series.turns + series.keys % series.turns
+    head = varint(touched.size) + varint(len(positions)) + positions
+    return head + encode_positions(cells, touched.size * series.turns)
+
+
+def _decode_flat(reader: Reader, count: int, size: int, turns: int) -> NDArray[np.int64]:
+    return decode_positions(reader, count, size * turns)
+
+
+def _decode_nested(reader: Reader, count: int, size: int, turns: int) -> NDArray[np.int64]:
+    rows = read_count(reader, size)
+    if rows > count:
+        raise DecodeError(f"{rows} positions for {count} touches")
+    touched = decode_positions(Reader(reader.take(reader.varint())), rows, size)
+    cells = decode_positions(reader, count, rows * turns)
+    row = cells // turns
+    if np.unique(row).size != rows:
+        raise DecodeError("a touched position without a touch")
+    keys: NDArray[np.int64] = touched[row] * turns + cells % turns
+    return keys
+
+
+@dataclass(frozen=True)
+class TallyCodec:
+    """``id | turns | step | (count + turns) / 2 at the bits that ``turns`` takes``."""
+
+    id: ClassVar[int] = 7
+
+    def encode(self, update: Update, layout: Layout) -> bytes:
+        """At most log2(2 turns + 1) bits a parameter."""
+        tally = expect(update, Tally)
+        width = tally.turns.bit_length()
+        packed = np.zeros((tally.size * width + 7) // 8, np.uint8)
+        pack_levels((tally.counts + np.int32(tally.turns)) >> 1, width, packed)
+        return bytes([self.id]) + varint(tally.turns) + f32(tally.step) + packed.tobytes()
+
+    def decode(self, data: bytes, layout: Layout) -> Tally:
+        """As many counts as the layout has parameters."""
+        reader = open_payload(data, self.id)
+        turns = _read_turns(reader)
+        step = reader.f32()
+        width = turns.bit_length()
+        packed = reader.bits(layout.size * width)
+        reader.end()
+        levels = np.empty(layout.size, np.int32)
+        unpack_levels(np.concatenate([packed, np.zeros(8, np.uint8)]), width, levels)
+        if layout.size and levels.max() > turns:
+            raise DecodeError(f"a parameter went up in {levels.max()} of {turns} rounds")
+        return Tally(layout.size, turns, 2 * levels - np.int32(turns), step)
+
+
+def _read_turns(reader: Reader) -> int:
+    turns = reader.varint()
+    if not 0 < turns <= _MOST_TURNS:
+        raise DecodeError(f"expected between 1 and {_MOST_TURNS} rounds, got {turns}")
+    return turns

@@ -1,0 +1,39 @@
+"""Every error this package raises on purpose, in one tree."""
+
+from __future__ import annotations
+
+
+class FedternError(Exception):
+    """Base class of every error this package raises on purpose."""
+
+
+class DecodeError(FedternError, ValueError):
+    """The bytes are not a message of the declared format."""
+
+
+class NonFiniteError(FedternError, ValueError):
+    """A value to be sent is NaN, infinite or beyond 2**100."""
+
+
+class LocalProtocolError(FedternError):
+    """Our own side called the core out of order."""
+
+
+class RemoteProtocolError(FedternError):
+    """The peer sent something the protocol forbids."""
+
+
+class DuplicateUpload(RemoteProtocolError):
+    """This client's upload of this round has already been accepted."""
+
+
+class LateUpload(RemoteProtocolError):
+    """The upload starts from a round that is over; the client will take it back by itself."""
+
+
+class MissedRounds(RemoteProtocolError):
+    """A message starts from a later round than the replica is at: catch up first."""
+
+
+class StoreError(FedternError, OSError):
+    """The directory that keeps a state durable cannot be read or written."""

@@ -1,0 +1,36 @@
+"""Adding updates to a vector, touching only what they touch."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtern.kernels.compiler import jit
+
+
+@jit
+def scatter_add(
+    out: NDArray[np.float32],
+    indices: NDArray[np.int64],
+    values: NDArray[np.float32],
+    scale: np.float32,
+) -> None:
+    """``out[indices] += scale * values``, one after the other where an index repeats."""
+    for j in range(indices.size):
+        out[indices[j]] += scale * values[j]
+
+
+@jit
+def tally(
+    weights: NDArray[np.float32],
+    base: NDArray[np.float32],
+    counts: NDArray[np.int32],
+    step: np.float64,
+) -> None:
+    """``weights = base + step * counts``, rounded once.
+
+    A float32 step times a count below 2**29 is exact in float64, so the result is the same with
+    and without fused multiply-add, and does not depend on the order in which counts were added.
+    """
+    for i in range(weights.size):
+        weights[i] = np.float32(np.float64(base[i]) + step * np.float64(counts[i]))

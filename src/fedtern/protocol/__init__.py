@@ -1,0 +1,16 @@
+"""The two sides of a federation as objects that take and return bytes and never do I/O."""
+
+from fedtern.protocol.client import Client
+from fedtern.protocol.messages import Broadcast, Upload
+from fedtern.protocol.server import Server, broadcast_record, upload_record
+from fedtern.protocol.terms import Terms
+
+__all__ = [
+    "Broadcast",
+    "Client",
+    "Server",
+    "Terms",
+    "Upload",
+    "broadcast_record",
+    "upload_record",
+]

@@ -1,0 +1,241 @@
+"""The server's half of the protocol: bytes in, bytes out, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedtern.codecs import NothingCodec
+from fedtern.compressors import check_finite
+from fedtern.errors import (
+    DecodeError,
+    DuplicateUpload,
+    LateUpload,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
+from fedtern.layout import Layout, Vector, own_vector, read_only
+from fedtern.memory import EMPTY, State
+from fedtern.methods import Method
+from fedtern.protocol.catchup import seal_model, seal_replay, seal_sum
+from fedtern.protocol.history import History
+from fedtern.protocol.messages import Broadcast, Upload
+from fedtern.protocol.replica import Replica
+from fedtern.protocol.terms import Terms
+from fedtern.snapshot import Snapshot, pack_blobs, unpack_blobs
+from fedtern.updates import Sparse, Update
+from fedtern.wire import Reader, check_id, varint
+
+_UPLOAD, _BROADCAST = b"U", b"B"
+
+
+@dataclass(frozen=True)
+class _Accepted:
+    update: Update
+    num_examples: int
+    data: bytes
+
+
+class Server:
+    """Collects a cohort's uploads and answers each round with one broadcast for everybody.
+
+    Args:
+        weights: the initial model, as one flat vector.
+        method: what is sent each way; see ``fedtern.methods``.
+        layout: the model's tensors; by default a single one.
+        federation: a name that keeps messages of different federations apart.
+        seed: of the random choices that some methods make.
+        cohort: who may upload in the first round; None for anybody.
+        cache_bytes: how much of past broadcasts to keep for clients that were away.
+
+    """
+
+    def __init__(
+        self,
+        weights: ArrayLike,
+        method: Method,
+        layout: Layout | None = None,
+        *,
+        federation: str = "",
+        seed: int = 0,
+        cohort: Iterable[int] | None = None,
+        cache_bytes: int | None = None,
+    ) -> None:
+        vector = own_vector(weights, layout)
+        self.terms = Terms(federation, layout or Layout.flat(vector.size), method)
+        check_finite(vector, self.terms.layout)
+        self.seed = seed
+        self.round = 0
+        self.cohort = None if cohort is None else frozenset(map(check_id, cohort))
+        self._replica = Replica(vector)
+        self._memory: State = EMPTY
+        self._uploads: dict[int, _Accepted] = {}
+        self._last_counted: dict[int, int] = {}  # client -> round
+        # Replays longer than the model are never sent; sums of signs reach further.
+        self._history = History(
+            16 * vector.size + (1 << 20) if cache_bytes is None else cache_bytes
+        )
+
+    @property
+    def weights(self) -> Vector:
+        """The model, bit for bit what every client that has caught up holds; read-only."""
+        return read_only(self._replica.weights)
+
+    @property
+    def residual(self) -> Vector:
+        """What the broadcasts so far have left out; read-only."""
+        return read_only(self._memory.get("residual", np.zeros_like(self._replica.weights)))
+
+    @property
+    def uploaded(self) -> frozenset[int]:
+        """The clients whose uploads of this round have been accepted."""
+        return frozenset(self._uploads)
+
+    def receive(self, client_id: int, data: bytes, num_examples: int = 1) -> None:
+        """Accept an upload for this round, or refuse it and leave everything as it was."""
+        check_id(client_id)
+        try:
+            upload = Upload.open(data, self.terms)
+            self._admit(client_id, upload.round, data)
+        except (DecodeError, RemoteProtocolError) as error:
+            kind = type(error) if isinstance(error, RemoteProtocolError) else RemoteProtocolError
+            raise kind(f"client {client_id}: {error}") from error
+        if not 0 < num_examples < 1 << 53:
+            raise RemoteProtocolError(
+                f"client {client_id}: claims {num_examples} examples, expected at least 1"
+            )
+        self._uploads[client_id] = _Accepted(upload.update, num_examples, data)
+
+    def _admit(self, client_id: int, round: int, data: bytes) -> None:
+        if round < self.round:
+            raise LateUpload(f"upload is for round {round}, the server is at {self.round}")
+        if round > self.round:
+            raise RemoteProtocolError(f"upload is for round {round}, the server is at {self.round}")
+        if self.cohort is not None and client_id not in self.cohort:
+            raise RemoteProtocolError(f"not in the cohort of round {self.round}")
+        if (accepted := self._uploads.get(client_id)) is not None:
+            which = "this" if accepted.data == data else "another"
+            raise DuplicateUpload(f"{which} upload of round {round} has already been accepted")
+
+    def discard(self, client_id: int) -> None:
+        """Drop an accepted upload of this round; its client learns that it did not count."""
+        if self._uploads.pop(client_id, None) is None:
+            raise LocalProtocolError(f"client {client_id} has no upload in round {self.round}")
+
+    def finish_round(self, next_cohort: Iterable[int] | None = None) -> Broadcast:
+        """Aggregate what has arrived, advance the model and return the round's broadcast.
+
+        A round without uploads changes nothing but the round number and the cohort.
+        """
+        cohort = None if next_cohort is None else frozenset(map(check_id, next_cohort))
+        down, layout = self.terms.method.down, self.terms.layout
+        memory, payload = self._memory, NothingCodec().encode(Sparse.empty(layout.size), layout)
+        if self._uploads:
+            rng = np.random.default_rng([self.seed, 0, self.round])
+            delta = self._combine(self.uploaded)
+            update, memory = down.memory.step(delta, memory, layout, rng)
+            payload = down.codec.encode(update, layout)
+        data = Broadcast.seal(self.round, payload, self.uploaded, cohort, self.terms)
+        # The server, too, applies what it reads from the bytes.
+        broadcast = Broadcast.open(data, self.terms)
+        self._commit(broadcast, memory)
+        return broadcast
+
+    def _combine(self, counted: frozenset[int]) -> Vector:
+        # By client, not by arrival: the sum's bits must not depend on the network.
+        accepted = [self._uploads[client_id] for client_id in sorted(counted)]
+        return self.terms.method.aggregate.combine(
+            [a.update for a in accepted], [a.num_examples for a in accepted]
+        )
+
+    def _commit(self, broadcast: Broadcast, memory: State) -> None:
+        self._memory = memory
+        self._replica.apply(broadcast.update)
+        self._last_counted.update(dict.fromkeys(broadcast.counted, self.round))
+        self._history.append(broadcast)
+        self._uploads = {}
+        self.cohort = broadcast.cohort
+        self.round += 1
+
+    def catch_up(self, client_id: int, since: int) -> bytes:
+        """What takes a client from round ``since`` to this one, in the fewest bytes.
+
+        ``since`` is -1 for a client that has no weights at all.
+        """
+        if not -1 <= since <= self.round:
+            raise RemoteProtocolError(
+                f"client {check_id(client_id)}: asks to catch up from round {since},"
+                f" the server is at {self.round}"
+            )
+        counted = since >= 0 and self._last_counted.get(client_id, -1) >= since
+        where = since, self.round, self.terms
+        options = []
+        if (missed := self._history.between(since, self.round)) is not None:
+            options.append(seal_replay([broadcast.data for broadcast in missed], *where))
+            if (payload := self._history.sum_since(since, self.terms.layout)) is not None:
+                options.append(seal_sum(payload, counted, *where))
+        # The model is written out only where it stands a chance: it is the largest by far.
+        if not options or min(map(len, options)) > 4 * self.terms.layout.size:
+            options.append(seal_model(self._replica.parts(), counted, *where))
+        return min(options, key=len)
+
+    def snapshot(self) -> Snapshot:
+        """Everything, for ``restore``."""
+        uploads = [upload_record(i, a.data, a.num_examples) for i, a in self._uploads.items()]
+        blobs = {"history": self._history.data(), "uploads": uploads}
+        arrays = {
+            **self._replica.to_arrays(),
+            **{f"memory.{name}": vector for name, vector in self._memory.items()},
+            "counted.clients": np.array(list(self._last_counted), np.uint64),
+            "counted.rounds": np.array(list(self._last_counted.values()), np.int64),
+            **pack_blobs(blobs),
+        }
+        cohort = None if self.cohort is None else sorted(self.cohort)
+        meta = {"kind": "server", "terms": self.terms.digest.hex()}
+        return Snapshot(arrays, {**meta, "round": self.round, "cohort": cohort})
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Become what ``snapshot`` was taken of."""
+        snapshot.expect(kind="server", terms=self.terms.digest.hex())
+        arrays, cohort = snapshot.arrays, snapshot.meta["cohort"]
+        self.round = snapshot.meta["round"]
+        self.cohort = None if cohort is None else frozenset(cohort)
+        self._replica = Replica.from_arrays(arrays)
+        self._memory = snapshot.starting_with("memory.")
+        clients, rounds = arrays["counted.clients"].tolist(), arrays["counted.rounds"].tolist()
+        self._last_counted = dict(zip(clients, rounds, strict=True))
+        self._history = History(self._history.limit)
+        for data in unpack_blobs(arrays, "history"):
+            self._history.append(Broadcast.open(data, self.terms))
+        self._uploads = {}
+        for record in unpack_blobs(arrays, "uploads"):
+            self.replay(record)
+
+    def replay(self, record: bytes) -> None:
+        """Do again what a record says was done: accept an upload, or finish a round."""
+        if record[:1] == _UPLOAD:
+            reader = Reader(record[1:])
+            client_id, num_examples = reader.varint(), reader.varint()
+            self.receive(client_id, reader.rest(), num_examples)
+            return
+        broadcast = Broadcast.open(record[1:], self.terms)
+        if broadcast.round != self.round:
+            raise LocalProtocolError(f"record of round {broadcast.round} at round {self.round}")
+        memory = self._memory
+        if broadcast.counted:
+            delta = self._combine(broadcast.counted)
+            memory = self.terms.method.down.memory.follow(delta, memory, broadcast.update)
+        self._commit(broadcast, memory)
+
+
+def upload_record(client_id: int, data: bytes, num_examples: int) -> bytes:
+    """What a store writes down when an upload has been accepted."""
+    return _UPLOAD + varint(client_id) + varint(num_examples) + data
+
+
+def broadcast_record(broadcast: Broadcast) -> bytes:
+    """What a store writes down when a round has been finished."""
+    return _BROADCAST + broadcast.data

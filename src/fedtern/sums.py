@@ -1,0 +1,102 @@
+"""Several rounds' updates as one, in a form that adds up to the same bits.
+
+Float addition is not associative: a client that adds the sum P^(s) of what it missed does not
+arrive where one did that added s updates in turn. These two forms do arrive there: ``Series``
+keeps each touched position's values in round order (positions are independent of one another),
+``Tally`` counts signs and leaves the arithmetic to whoever holds the counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtern.kernels import scatter_add
+from fedtern.layout import Vector
+from fedtern.updates import Signs, Sparse, Ternary, Update, is_empty, segment_of
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Every touch of ``turns`` sparse updates, by position and then by turn."""
+
+    size: int
+    turns: int
+    keys: NDArray[np.int64]  # position * turns + turn, strictly increasing
+    values: Vector
+    mus: Vector | None = None  # [turn, segment] magnitudes, where all the updates are ternary
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """The position of each touch."""
+        return self.keys // self.turns
+
+    def to_dense(self) -> Vector:
+        """The change as a new vector: what it does to zeros."""
+        out = np.zeros(self.size, np.float32)
+        self.add_to(out)
+        return out
+
+    def add_to(self, out: Vector, scale: float = 1.0) -> None:
+        """Add the updates to ``out`` as if one by one."""
+        scatter_add(out, self.positions, self.values, np.float32(scale))
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """How often ``turns`` sign updates of one step went up, less how often they went down."""
+
+    size: int
+    turns: int
+    counts: NDArray[np.int32]  # in [-turns, turns], of the parity of turns
+    step: float
+
+    def to_dense(self) -> Vector:
+        """The change as a new vector."""
+        return (np.float64(self.step) * self.counts).astype(np.float32)
+
+    def add_to(self, out: Vector, scale: float = 1.0) -> None:
+        """``out += scale * self``; a ``Replica`` counts instead, which keeps every bit."""
+        out += np.float32(scale) * self.to_dense()
+
+
+def merge(updates: Sequence[Update]) -> Series | Tally | None:
+    """One update that does to a replica what these do in turn; None where there is none."""
+    updates = [u for u in updates if not is_empty(u)]
+    if signs := [u for u in updates if isinstance(u, Signs)]:
+        same_step = len({u.step for u in signs}) == 1
+        return _tally(signs) if same_step and len(signs) == len(updates) else None
+    sparse = [u for u in updates if isinstance(u, Sparse | Ternary)]
+    if not sparse or len(sparse) < len(updates):
+        return None
+    # A reader allocates by the layout: more touches than parameters are replayed instead.
+    few = sum(u.indices.size for u in sparse) <= sparse[0].size
+    return _series(sparse) if few else None
+
+
+def _tally(updates: Sequence[Signs]) -> Tally:
+    counts = np.full(updates[0].size, -len(updates), np.int32)
+    for update in updates:
+        counts += 2 * update.positive
+    return Tally(updates[0].size, len(updates), counts, updates[0].step)
+
+
+def _series(updates: Sequence[Sparse | Ternary]) -> Series:
+    turns = len(updates)
+    keys = np.concatenate([u.indices * turns + turn for turn, u in enumerate(updates)])
+    order = np.argsort(keys)
+    values = np.concatenate([u.values for u in updates])
+    ternary = [u for u in updates if isinstance(u, Ternary)]
+    same = len(ternary) == turns and len({u.mus.size for u in ternary}) == 1
+    mus = np.stack([u.mus for u in ternary]) if same else None
+    return Series(updates[0].size, turns, keys[order], values[order], mus)
+
+
+def magnitudes(series_mus: Vector, keys: NDArray[np.int64], ends: NDArray[np.int64]) -> Vector:
+    """The magnitude of each touch of ternary updates, from their table of mus."""
+    turns = series_mus.shape[0]
+    magnitude: Vector = series_mus[keys % turns, segment_of(keys // turns, ends)]
+    return magnitude
