@@ -30,4 +30,4 @@ def _trailing_zeros(_context: Any, word: Any) -> Any:
     return numba.types.uint64(numba.types.uint64), generate
 
 
-trailing_zeros: Callable[[Scalar], Scalar] = _trailing_zeros
+trailing_zeros: Callable[[Scalar], Scalar] = cast(Any, _trailing_zeros)
