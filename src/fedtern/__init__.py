@@ -16,6 +16,7 @@ from fedtern.layout import Layout
 from fedtern.methods import METHODS, Link, Method, fedavg, sgd, signsgd, stc, topk
 from fedtern.protocol import Broadcast, Client, Server
 from fedtern.snapshot import Snapshot
+from fedtern.store import DurableClient, DurableServer, Store
 
 __version__ = "0.1.0"
 
@@ -25,6 +26,8 @@ __all__ = [
     "Client",
     "DecodeError",
     "DuplicateUpload",
+    "DurableClient",
+    "DurableServer",
     "FedternError",
     "LateUpload",
     "Layout",
@@ -36,6 +39,7 @@ __all__ = [
     "RemoteProtocolError",
     "Server",
     "Snapshot",
+    "Store",
     "StoreError",
     "compress",
     "decompress",

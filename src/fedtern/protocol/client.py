@@ -164,3 +164,7 @@ class Client:
         self._replica = Replica.from_arrays(snapshot.arrays)
         self._memory = snapshot.starting_with("memory.")
         self._pending = pending[0] if pending else None
+
+    def replay(self, record: bytes) -> None:
+        """Receive once more what was received before."""
+        self.receive(record)

@@ -1,0 +1,113 @@
+"""A server and a client that are still there after the process was killed.
+
+Both speak exactly like the ones they keep; only the calls that change a state also write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from numpy.typing import ArrayLike
+
+from fedtern.layout import Vector
+from fedtern.protocol import Broadcast, Client, Server, broadcast_record, upload_record
+from fedtern.store.directory import Store
+
+
+class DurableServer:
+    """A server whose accepted uploads and finished rounds are on disk before anyone hears of them.
+
+    An upload survives a kill; a broadcast, and with it every upload that it acknowledges, a power
+    cut.
+    """
+
+    def __init__(self, server: Server, store: Store) -> None:
+        self.server = server
+        self.store = store
+        self.recovered = store.recover(server)
+
+    @property
+    def round(self) -> int:
+        """The number of finished rounds."""
+        return self.server.round
+
+    @property
+    def weights(self) -> Vector:
+        """The model; read-only."""
+        return self.server.weights
+
+    @property
+    def cohort(self) -> frozenset[int] | None:
+        """Who may upload in this round; None for anybody."""
+        return self.server.cohort
+
+    @property
+    def uploaded(self) -> frozenset[int]:
+        """The clients whose uploads of this round have been accepted."""
+        return self.server.uploaded
+
+    def receive(self, client_id: int, data: bytes, num_examples: int = 1) -> None:
+        """Accept an upload for this round, or refuse it and leave everything as it was."""
+        self.store.check()
+        self.server.receive(client_id, data, num_examples)
+        # Not synced: until a broadcast counts it, its client stands ready to take it back.
+        self.store.append(upload_record(client_id, data, num_examples), sync=False)
+
+    def finish_round(self, next_cohort: Iterable[int] | None = None) -> Broadcast:
+        """Aggregate what has arrived, advance the model and return the round's broadcast."""
+        self.store.check()
+        broadcast = self.server.finish_round(next_cohort)
+        self.store.append(broadcast_record(broadcast), sync=True)
+        if self.store.wants_snapshot:
+            self.store.checkpoint(self.server.snapshot())
+        return broadcast
+
+    def discard(self, client_id: int) -> None:
+        """Drop an accepted upload of this round."""
+        self.server.discard(client_id)
+
+    def catch_up(self, client_id: int, since: int) -> bytes:
+        """What takes a client from round ``since`` to this one, in the fewest bytes."""
+        self.store.check()  # or it could hand out a round that is not on disk
+        return self.server.catch_up(client_id, since)
+
+
+class DurableClient:
+    """A client whose weights, residual and pending upload are on disk before anything is sent."""
+
+    def __init__(self, client: Client, store: Store) -> None:
+        self.client = client
+        self.store = store
+        self.recovered = store.recover(client)
+
+    @property
+    def round(self) -> int:
+        """The round that the weights are of."""
+        return self.client.round
+
+    @property
+    def weights(self) -> Vector:
+        """The model at this client's round; read-only."""
+        return self.client.weights
+
+    @property
+    def pending(self) -> bytes | None:
+        """The upload of this round, to be sent again where it may not have arrived."""
+        return self.client.pending
+
+    def send(self, new_weights: ArrayLike) -> bytes:
+        """The upload that tells the server what training made of this round's weights."""
+        self.store.check()
+        data = self.client.send(new_weights)
+        # Every entry of the residual has changed: nothing shorter than a snapshot says how.
+        self.store.checkpoint(self.client.snapshot())
+        return data
+
+    def receive(self, data: bytes) -> bool:
+        """Take in a broadcast or a catch-up; False if it holds nothing new."""
+        self.store.check()
+        news = self.client.receive(data)
+        if news:
+            # Not synced: what a power cut loses here, catching up brings back.
+            self.store.append(data, sync=False)
+        return news
