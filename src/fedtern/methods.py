@@ -45,8 +45,8 @@ class Method:
 
     @cached_property
     def digest(self) -> bytes:
-        """Four bytes that tell two methods apart on the wire."""
-        return hashlib.sha256(repr(self).encode()).digest()[:4]
+        """Three bytes that tell two methods apart on the wire."""
+        return hashlib.sha256(repr(self).encode()).digest()[:3]
 
 
 def sgd() -> Method:

@@ -93,7 +93,7 @@ class Reader:
         for _ in range(count):
             previous += self.varint() + 1
             ids.append(previous)
-        if previous >> 64:
+        if previous >= 1 << 64:
             raise DecodeError(f"id {previous} is longer than 64 bits")
         return tuple(ids)
 

@@ -81,9 +81,8 @@ class ExactCodec:
     def encode(self, update: Update, layout: Layout) -> bytes:
         """The shorter of the two, for a dense update of which much may be zero."""
         dense = expect(update, Dense)
-        # A zero that carries a minus sign is not nothing: decoding has to give the same bits.
-        indices = np.flatnonzero(dense.values.view(np.int32))
-        if 4 * indices.size < 4 * layout.size:
+        indices = np.flatnonzero(dense.values)
+        if indices.size < layout.size:
             data = SparseCodec().encode(Sparse(layout.size, indices, dense.values[indices]), layout)
             if len(data) < 4 * layout.size:
                 return data

@@ -24,8 +24,8 @@ class Terms:
 
     @cached_property
     def digest(self) -> bytes:
-        """Twelve bytes at the head of each message."""
-        name = hashlib.sha256(self.federation.encode()).digest()[:4]
+        """Nine bytes at the head of each message."""
+        name = hashlib.sha256(self.federation.encode()).digest()[:3]
         return name + self.layout.digest + self.method.digest
 
     def open(self, data: bytes, *kinds: int) -> tuple[int, Reader]:
@@ -33,7 +33,7 @@ class Terms:
         kind, reader = unseal(data)
         if kind not in kinds:
             raise DecodeError(f"expected a message of kind {kinds}, got {kind}")
-        theirs = reader.take(12)
+        theirs = reader.take(9)
         if theirs != self.digest:
             self._disagree(theirs)
         return kind, reader
@@ -45,7 +45,7 @@ class Terms:
             ("method", repr(self.method)),
         )
         for i, (what, ours) in enumerate(parts):
-            mine, peer = self.digest[4 * i : 4 * i + 4], theirs[4 * i : 4 * i + 4]
+            mine, peer = self.digest[3 * i : 3 * i + 3], theirs[3 * i : 3 * i + 3]
             if mine != peer:
                 raise RemoteProtocolError(
                     f"the peer's {what} is {peer.hex()}, ours is {mine.hex()} ({ours})"

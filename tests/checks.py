@@ -1,0 +1,139 @@
+"""Batteries that every codec, compressor and method has to pass, and what they share."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from fedtern import Client, DecodeError, Layout, Method, Server, fedavg, sgd, signsgd, stc, topk
+from fedtern.codecs import (
+    Codec,
+    DenseCodec,
+    ExactCodec,
+    NothingCodec,
+    SeriesCodec,
+    SignsCodec,
+    SparseCodec,
+    TallyCodec,
+    TernaryCodec,
+)
+from fedtern.compressors import Identity, Sign, SparseTernary, TopK
+from fedtern.layout import Vector
+from fedtern.sums import merge
+from fedtern.updates import Sparse, Update
+
+LAYOUT = Layout(("conv", "bias", "fc"), ((4, 3, 2), (4,), (3, 5)))
+
+# Rates high enough for a small model to have something to send.
+METHODS: dict[str, Method] = {
+    "sgd": sgd(),
+    "fedavg": fedavg(local_steps=4, weighted=True),
+    "signsgd": signsgd(delta=0.01),
+    "topk": topk(p_up=0.1),
+    "topk-both-ways": topk(p_up=0.1, p_down=0.2),
+    "stc": stc(p_up=0.1, p_down=0.1),
+    "stc-tensor": stc(p_up=0.1, p_down=0.2, scope="tensor", weighted=True),
+}
+
+CODECS: dict[str, Codec] = {
+    "nothing": NothingCodec(),
+    "dense": DenseCodec(),
+    "sparse": SparseCodec(),
+    "ternary": TernaryCodec("model"),
+    "ternary-tensor": TernaryCodec("tensor"),
+    "signs": SignsCodec(),
+    "exact": ExactCodec(),
+    "series": SeriesCodec(),
+    "series-tensor": SeriesCodec(),
+    "series-sparse": SeriesCodec(),
+    "tally": TallyCodec(),
+}
+
+
+def random_vector(rng: np.random.Generator, size: int, zeros: float = 0.3) -> Vector:
+    """Values of many scales, with zeros and ties among them."""
+    x = rng.standard_normal(size) * 10.0 ** rng.integers(-3, 4, size)
+    x = np.where(rng.random(size) < 0.3, np.round(x, 1), x)
+    return np.where(rng.random(size) < zeros, 0, x).astype(np.float32)
+
+
+def sample_update(name: str, layout: Layout, rng: np.random.Generator) -> Update:
+    """Something that ``CODECS[name]`` can encode."""
+    p = float(rng.uniform(0.01, 0.6))
+    x = random_vector(rng, layout.size)
+
+    def several(compressor: Any) -> Update:
+        turns = int(rng.integers(1, 6))
+        updates = [
+            compressor.compress(random_vector(rng, layout.size), layout, rng) for _ in range(turns)
+        ]
+        return merge(updates) or several(compressor)
+
+    few = min(p, 0.15)
+    makers = {
+        "nothing": lambda: Sparse.empty(layout.size),
+        "dense": lambda: Identity().compress(x, layout, rng),
+        "sparse": lambda: TopK(p).compress(x, layout, rng),
+        "ternary": lambda: SparseTernary(p).compress(x, layout, rng),
+        "ternary-tensor": lambda: SparseTernary(p, "tensor").compress(x, layout, rng),
+        "signs": lambda: Sign(0.25).compress(x, layout, rng),
+        "exact": lambda: Identity().compress(random_vector(rng, layout.size, p), layout, rng),
+        "series": lambda: several(SparseTernary(few)),
+        "series-tensor": lambda: several(SparseTernary(few, "tensor")),
+        "series-sparse": lambda: several(TopK(few)),
+        "tally": lambda: several(Sign(0.25)),
+    }
+    return makers[name]()
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equality of dataclasses that hold arrays, to the last bit."""
+    if is_dataclass(a):
+        return type(a) is type(b) and all(
+            same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a)
+        )
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    return bool(a == b)
+
+
+def check_codec(codec: Codec, update: Update, layout: Layout) -> None:
+    """Decoding gives back the update, and every cut or prolonged message is refused."""
+    data = codec.encode(update, layout)
+    decoded = codec.decode(data, layout)
+    assert decoded.size == update.size
+    assert np.array_equal(decoded.to_dense(), update.to_dense())
+    assert codec.encode(update, layout) == data
+    if not isinstance(codec, ExactCodec):
+        assert same(decoded, update)
+        assert codec.encode(decoded, layout) == data
+    for cut in range(len(data)):
+        with pytest.raises(DecodeError):
+            codec.decode(data[:cut], layout)
+    with pytest.raises(DecodeError):
+        codec.decode(data + b"\0", layout)
+
+
+def pair(method: Method, layout: Layout = LAYOUT, clients: int = 3) -> tuple[Server, list[Client]]:
+    """A server and clients that start from the same random weights."""
+    weights = np.random.default_rng(7).standard_normal(layout.size).astype(np.float32)
+    server = Server(weights, method, layout)
+    return server, [Client(i, method, layout, weights) for i in range(clients)]
+
+
+def trained(client: Client, seed: int) -> Vector:
+    """What some training made of a client's weights."""
+    rng = np.random.default_rng([seed, client.client_id, client.round])
+    return client.weights + 0.1 * rng.standard_normal(client.weights.size).astype(np.float32)
+
+
+vectors = st.builds(
+    lambda seed, size, zeros: random_vector(np.random.default_rng(seed), size, zeros),
+    st.integers(0, 2**32),
+    st.integers(1, 300),
+    st.sampled_from([0.0, 0.5, 0.95, 1.0]),
+)

@@ -1,0 +1,395 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from checks import LAYOUT, METHODS, pair, trained
+from fedtern import (
+    Client,
+    DecodeError,
+    DuplicateUpload,
+    LateUpload,
+    Layout,
+    LocalProtocolError,
+    MissedRounds,
+    NonFiniteError,
+    RemoteProtocolError,
+    Server,
+    Snapshot,
+    stc,
+)
+from fedtern.codecs.golomb import encode_positions
+from fedtern.protocol import Upload
+from fedtern.protocol.catchup import seal_model, seal_replay, seal_sum
+from fedtern.updates import Ternary
+
+every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+
+
+def play(server: Server, clients: list[Client], cohort: list[int], seed: int = 0):
+    """One round in which nothing goes wrong."""
+    for i in cohort:
+        clients[i].receive(server.catch_up(i, clients[i].round))
+        server.receive(i, clients[i].send(trained(clients[i], seed)), num_examples=10 + i)
+    return server.finish_round()
+
+
+def states(*parties: Server | Client) -> list[bytes]:
+    return [party.snapshot().to_bytes() for party in parties]
+
+
+@every_method
+def test_replicas_are_bit_exact_at_any_lag(method):
+    server, clients = pair(method, clients=5)
+    for t in range(25):
+        # Client 4 takes part once, at the start, and then is away.
+        play(server, clients, [t % 2, 2 + t % 2] if t else [4], seed=t)
+    for client in clients:
+        client.receive(server.catch_up(client.client_id, client.round))
+        assert client.weights.tobytes() == server.weights.tobytes()
+
+
+@every_method
+def test_a_client_without_weights_can_join(method):
+    server, clients = pair(method)
+    for t in range(5):
+        play(server, clients, [0, 1], seed=t)
+    late = Client(77, method, LAYOUT)
+    assert late.round == -1
+    with pytest.raises(LocalProtocolError, match="catch up first"):
+        _ = late.weights
+    with pytest.raises(MissedRounds):
+        late.receive(server.finish_round().data)
+    assert late.receive(server.catch_up(77, late.round))
+    clients.append(late)
+    for t in range(5, 8):
+        late.receive(server.catch_up(77, late.round))
+        play(server, clients, [0, 2], seed=t)
+    late.receive(server.catch_up(77, late.round))
+    assert late.weights.tobytes() == server.weights.tobytes()
+
+
+@every_method
+def test_following_broadcasts_and_catching_up_lead_to_the_same_bits(method):
+    server, clients = pair(method)
+    for t in range(10):
+        broadcast = play(server, clients, [0], seed=t)
+        assert clients[0].receive(broadcast.data)
+        assert clients[1].receive(broadcast.data)
+        assert not clients[1].receive(broadcast.data)
+    clients[2].receive(server.catch_up(2, 0))
+    assert {c.weights.tobytes() for c in clients} == {server.weights.tobytes()}
+
+
+@every_method
+def test_every_kind_of_catch_up_leads_to_the_same_bits(method):
+    """Whatever is shortest here, each of the three has to work."""
+    server, clients = pair(method, clients=4)
+    broadcasts = [play(server, clients, [0, 1], seed=t) for t in range(4)]
+    where = 0, server.round, server.terms
+    forms = [
+        seal_replay([b.data for b in broadcasts], *where),
+        seal_model(server._replica.parts(), False, *where),
+    ]
+    if (payload := server._history.sum_since(0, LAYOUT)) is not None:
+        forms.append(seal_sum(payload, False, *where))
+    for form in forms:
+        client = Client(9, method, LAYOUT, pair(method)[0].weights)
+        assert client.receive(form)
+        assert client.weights.tobytes() == server.weights.tobytes()
+    assert len(server.catch_up(9, 0)) == min(map(len, forms))
+
+
+def test_each_kind_of_catch_up_is_the_shortest_somewhere():
+    layout = Layout.flat(400)
+    kinds = {}
+    for name, lag in (("sgd", 1), ("sgd", 3), ("stc", 6), ("signsgd", 6), ("signsgd", 1)):
+        server, clients = pair(METHODS[name], layout, clients=2)
+        for t in range(lag):
+            play(server, clients, [0], seed=t)
+        kinds[name, lag] = server.catch_up(1, 0)[20] & 0x7F
+    assert kinds == {
+        ("sgd", 1): 2,  # the model: as long as a dense update, without its acknowledgements
+        ("sgd", 3): 2,
+        ("stc", 6): 1,  # the sum: one envelope in place of six
+        ("signsgd", 6): 1,  # three bits a parameter in place of six
+        ("signsgd", 1): 1,
+    }
+    server, clients = pair(METHODS["topk"], Layout.flat(4000), clients=2)
+    play(server, clients, [0])
+    assert server.catch_up(1, 1)[20] == 0  # nothing missed: an empty replay
+
+
+def test_the_sum_of_signs_takes_at_most_log2_of_2s_plus_1_bits_a_parameter():
+    layout = Layout.flat(10_000)
+    server, clients = pair(METHODS["signsgd"], layout, clients=2)
+    for t in range(16):
+        play(server, clients, [0], seed=t)
+        lag = t + 1
+        payload = 8 * (len(server.catch_up(1, 0)) - 37)
+        assert payload <= layout.size * np.log2(2 * lag + 1)
+
+
+@every_method
+def test_an_upload_that_did_not_count_goes_back_into_the_residual(method):
+    server, clients = pair(method)
+    lost = clients[1]
+    produced = trained(lost, 0) - lost.weights
+    lost.send(trained(lost, 0))  # never arrives
+    broadcast = play(server, clients, [0])
+    assert broadcast.counted == {0}
+    lost.receive(broadcast.data)
+    assert lost.pending is None
+    if method.name == "signsgd":  # remembers nothing, by design
+        assert not lost.residual.any()
+    else:
+        assert np.allclose(lost.residual, produced, atol=1e-6)
+
+
+@every_method
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_client_that_was_away_learns_whether_its_last_upload_counted(method, arrived):
+    server, clients = pair(method)
+    away = clients[1]
+    data = away.send(trained(away, 0))
+    residual = away.residual.copy()
+    if arrived:
+        server.receive(1, data)
+    for t in range(6):
+        play(server, clients, [0], seed=t)
+    away.receive(server.catch_up(1, away.round))
+    assert away.pending is None
+    kept = np.array_equal(away.residual, residual)
+    assert kept == (arrived or method.name == "signsgd")
+
+
+def test_late_duplicate_and_foreign_uploads_are_refused_without_harm():
+    server, clients = pair(METHODS["stc"])
+    other = Server(server.weights, METHODS["stc"], LAYOUT, federation="other")
+    early = clients[0].send(trained(clients[0], 0))
+    server.receive(0, early)
+    clients[1].send(trained(clients[1], 0))
+    late = clients[1].pending
+    before = states(server)
+    with pytest.raises(DuplicateUpload, match="client 0: this upload of round 0 has already"):
+        server.receive(0, early)
+    with pytest.raises(DuplicateUpload, match="client 0: another upload of round 0"):
+        server.receive(0, clients[2].send(trained(clients[2], 5)))
+    with pytest.raises(RemoteProtocolError, match=r"client 3: .*federation is .*, ours is"):
+        other.receive(3, early)
+    assert states(server) == before
+    server.finish_round(next_cohort=[1, 2])
+    before = states(server)
+    with pytest.raises(LateUpload, match="client 1: upload is for round 0, the server is at 1"):
+        server.receive(1, late)
+    clients[0].receive(server.catch_up(0, 0))
+    with pytest.raises(RemoteProtocolError, match="client 0: not in the cohort of round 1"):
+        server.receive(0, clients[0].send(trained(clients[0], 1)))
+    assert states(server) == before
+
+
+def test_a_round_from_the_future_is_refused_with_both_rounds():
+    server, clients = pair(METHODS["stc"])
+    ahead, _ = pair(METHODS["stc"])
+    clients[0].receive(ahead.finish_round().data)
+    with pytest.raises(RemoteProtocolError, match=r"client 0: upload is for round 1, .* at 0"):
+        server.receive(0, clients[0].send(trained(clients[0], 0)))
+    with pytest.raises(RemoteProtocolError, match="catch up from round 1, the server is at 0"):
+        server.catch_up(0, 1)
+
+
+def test_another_method_or_layout_is_refused_with_both_sides_named():
+    server, clients = pair(METHODS["stc"])
+    stranger = Client(5, METHODS["topk"], LAYOUT, server.weights)
+    with pytest.raises(RemoteProtocolError, match=r"client 5: the peer's method is \w{6}, ours is"):
+        server.receive(5, stranger.send(trained(stranger, 0)))
+    reshaped = Client(6, METHODS["stc"], Layout.flat(LAYOUT.size), server.weights)
+    with pytest.raises(RemoteProtocolError, match=r"peer's layout is .*\(3 tensors, 43 parameters"):
+        server.receive(6, reshaped.send(trained(reshaped, 0)))
+    with pytest.raises(RemoteProtocolError, match="the peer's method is"):
+        stranger.receive(server.finish_round().data)
+    with pytest.raises(DecodeError, match="expected a message of kind"):
+        clients[0].receive(clients[1].send(trained(clients[1], 0)))
+
+
+@every_method
+def test_damaged_messages_change_nothing(method):
+    server, clients = pair(method)
+    data = clients[0].send(trained(clients[0], 0))
+    broadcast = play(server, clients, [1]).data
+    catch_up = server.catch_up(2, 0)
+    server, _ = pair(method)
+    before = states(server, clients[2])
+    for message in (data, broadcast, catch_up):
+        for at in range(len(message)):
+            flipped = bytearray(message)
+            flipped[at] ^= 0x10
+            with pytest.raises(RemoteProtocolError, match="client 0:"):
+                server.receive(0, bytes(flipped))
+            with pytest.raises((DecodeError, RemoteProtocolError)):
+                clients[2].receive(bytes(flipped))
+    assert states(server, clients[2]) == before
+
+
+def test_a_foreign_version_is_named():
+    server, clients = pair(METHODS["stc"])
+    data = bytearray(clients[0].send(trained(clients[0], 0)))
+    data[1] = 9
+    with pytest.raises(RemoteProtocolError, match="format version 9, this reader knows 1"):
+        server.receive(0, bytes(data))
+
+
+@every_method
+def test_an_update_that_is_not_finite_is_refused_and_nothing_changes(method):
+    _, clients = pair(method)
+    before = states(clients[0])
+    new = trained(clients[0], 0)
+    new[27] = np.nan
+    with pytest.raises(NonFiniteError, match=r"nan at bias\[3\]"):
+        clients[0].send(new)
+    assert states(clients[0]) == before
+
+
+def test_calls_out_of_order_are_refused():
+    server, clients = pair(METHODS["stc"])
+    clients[0].send(trained(clients[0], 0))
+    with pytest.raises(LocalProtocolError, match="client 0 has made its upload of round 0"):
+        clients[0].send(trained(clients[0], 0))
+    with pytest.raises(LocalProtocolError, match="client 4 has no upload in round 0"):
+        server.discard(4)
+    with pytest.raises(ValueError, match="give the layout or the initial weights"):
+        Client(0, METHODS["stc"])
+    with pytest.raises(ValueError, match=r"shape \(3,\), expected \(43,\)"):
+        clients[1].send([1, 2, 3])
+    with pytest.raises(ValueError, match=r"weights must be a flat vector of 43 values, got shape"):
+        Server(np.zeros(5), METHODS["stc"], LAYOUT)
+    with pytest.raises(ValueError, match=r"client_id must be in \[0, 2\*\*64\), got -1"):
+        server.receive(-1, b"")
+    with pytest.raises(RemoteProtocolError, match="claims 0 examples"):
+        server.receive(0, clients[0].pending, num_examples=0)
+
+
+def test_a_discarded_upload_is_returned_to_its_client():
+    server, clients = pair(METHODS["stc"])
+    delta = trained(clients[1], 0) - clients[1].weights
+    for client in clients[:2]:
+        server.receive(client.client_id, client.send(trained(client, 0)))
+    server.discard(1)
+    assert server.uploaded == {0}
+    clients[1].receive(server.finish_round().data)
+    assert np.allclose(clients[1].residual, delta, atol=1e-6)
+
+
+@every_method
+def test_a_round_without_uploads_changes_only_its_number_and_cohort(method):
+    server, clients = pair(method)
+    play(server, clients, [0, 1])
+    weights, residual = server.weights.copy(), server.residual.copy()
+    broadcast = server.finish_round(next_cohort=[2])
+    assert server.weights.tobytes() == weights.tobytes()
+    assert server.residual.tobytes() == residual.tobytes()
+    assert (server.round, server.cohort, broadcast.counted) == (2, {2}, set())
+    play(server, clients, [2])
+    clients[0].receive(server.catch_up(0, 0))
+    assert clients[0].weights.tobytes() == server.weights.tobytes()
+
+
+def test_the_order_of_arrival_does_not_matter():
+    results = set()
+    for order in ([0, 1, 2], [2, 0, 1]):
+        server, clients = pair(METHODS["stc"])
+        for i in order:
+            server.receive(i, clients[i].send(trained(clients[i], 0)), num_examples=i + 1)
+        results.add(server.finish_round().data)
+    assert len(results) == 1
+
+
+def test_the_cache_is_bounded_in_bytes_and_only_costs_longer_downloads():
+    server, clients = pair(METHODS["stc"], Layout.flat(4000), clients=2)
+    small = Server(server.weights, METHODS["stc"], Layout.flat(4000), cache_bytes=2000)
+    for t in range(30):
+        data = clients[0].send(trained(clients[0], t))
+        for each in (server, small):
+            each.receive(0, data)
+        assert small.finish_round().data == server.finish_round().data
+        clients[0].receive(server.catch_up(0, t))
+    assert small._history.nbytes <= 2000
+    assert len(small.catch_up(1, 0)) > 16_000 > len(server.catch_up(1, 0))
+    assert len(small.catch_up(1, 29)) < 1000
+    clients[1].receive(small.catch_up(1, 0))
+    assert clients[1].weights.tobytes() == server.weights.tobytes()
+
+
+@every_method
+def test_a_restored_pair_goes_on_to_the_same_bytes(method):
+    server, clients = pair(method)
+    for t in range(4):
+        play(server, clients, [t % 3], seed=t)
+    clients[0].receive(server.catch_up(0, clients[0].round))
+    server.receive(0, clients[0].send(trained(clients[0], 9)), num_examples=3)
+    server2, clients2 = pair(method)
+    for old, new in zip([server, *clients], [server2, *clients2], strict=True):
+        new.restore(Snapshot.from_bytes(old.snapshot().to_bytes()))
+    assert server2.finish_round().data == server.finish_round().data
+    for t in range(5, 9):
+        a, b = play(server, clients, [t % 3], seed=t), play(server2, clients2, [t % 3], seed=t)
+        assert a.data == b.data
+        assert server.catch_up(1, 2) == server2.catch_up(1, 2)
+    assert states(server, *clients) == states(server2, *clients2)
+
+
+def test_a_snapshot_of_something_else_is_refused_with_both_values():
+    server, clients = pair(METHODS["stc"])
+    with pytest.raises(ValueError, match="snapshot's kind is 'client', expected 'server'"):
+        server.restore(clients[0].snapshot())
+    with pytest.raises(ValueError, match="snapshot's client is 1, expected 0"):
+        clients[0].restore(clients[1].snapshot())
+    with pytest.raises(ValueError, match=r"snapshot's terms is '.*', expected '.*'"):
+        Server(server.weights, METHODS["topk"], LAYOUT).restore(server.snapshot())
+
+
+def test_a_hostile_magnitude_cannot_stall_the_server_for_good():
+    """Uploads of the largest value a message can carry, every round, from half the cohort."""
+    server, clients = pair(METHODS["stc"])
+    update = Ternary(43, np.arange(43), np.ones(43, bool), np.float32([2.0**100]))
+    for t in range(6):
+        payload = METHODS["stc"].up.codec.encode(update, LAYOUT)
+        server.receive(8, Upload.seal(t, payload, server.terms))
+        client = clients[0]
+        client.receive(server.catch_up(0, client.round))
+        server.receive(0, client.send(trained(client, t)))
+        try:
+            server.finish_round()
+        except NonFiniteError:
+            server.discard(8)
+            assert server.finish_round().counted == {0}
+
+
+def test_weights_can_be_read_but_not_written():
+    server, clients = pair(METHODS["stc"])
+    for party in (server, clients[0]):
+        with pytest.raises(ValueError, match="read-only"):
+            party.weights[0] = 1
+        with pytest.raises(ValueError, match="read-only"):
+            party.residual[0] = 1
+
+
+@pytest.mark.parametrize(("scope", "tensors"), [("model", 1), ("tensor", 40)])
+def test_framing_is_at_most_24_bytes_a_message_and_6_a_tensor(scope, tensors):
+    names = tuple(f"t{i}" for i in range(40))
+    layout = Layout(names, tuple((i % 7 + 1, 5 * i + 1) for i in range(40)))
+    method = stc(p_up=0.05, p_down=0.05, scope=scope)
+    server = Server(np.zeros(layout.size), method, layout)
+    client = Client(3, method, layout, server.weights)
+    data = client.send(np.random.default_rng(0).standard_normal(layout.size))
+    server.receive(3, data)
+    broadcast = server.finish_round()
+    acknowledged = 1  # client 3, in one byte
+    upload = Upload.open(data, server.terms)
+    for size, update in (
+        (len(data), upload.update),
+        (len(broadcast.data) - acknowledged, broadcast.update),
+    ):
+        signs = (update.indices.size + 7) // 8
+        content = signs + len(encode_positions(update.indices, layout.size))
+        assert size - content <= 24 + 6 * tensors

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import ExitStack
+from functools import partial
+
+import numpy as np
+import pytest
+
+from checks import LAYOUT, METHODS, pair, trained
+from fedtern import (
+    Client,
+    DecodeError,
+    DurableClient,
+    DurableServer,
+    LateUpload,
+    Server,
+    Snapshot,
+    Store,
+    StoreError,
+)
+from fedtern.store.log import Log
+
+STC = METHODS["stc"]
+
+
+@pytest.fixture
+def opened():
+    """Closes every store that a test has opened."""
+    with ExitStack() as stack:
+
+        def store(*args, **options) -> Store:
+            return stack.enter_context(Store(*args, **options))
+
+        yield store
+
+
+@pytest.fixture
+def open_server(opened):
+    return lambda path, **options: DurableServer(pair(STC)[0], opened(path, **options))
+
+
+@pytest.fixture
+def open_client(opened):
+    return lambda path, i=0: DurableClient(pair(STC)[1][i], opened(path))
+
+
+def play(server, clients, rounds: int) -> None:
+    for _ in range(rounds):
+        for client in clients:
+            client.receive(server.catch_up(client.client.client_id, client.round))
+            data = client.send(trained(client.client, 1))
+            server.receive(client.client.client_id, data)
+        server.finish_round()
+
+
+def test_records_come_back_in_order_and_a_torn_tail_is_cut_anywhere(tmp_path):
+    log = Log(tmp_path / "log")
+    records = [os.urandom(n) for n in (0, 1, 700, 3)]
+    for i, record in enumerate(records):
+        log.append(record, sync=i % 2 == 0)
+    log.close()
+    whole = (tmp_path / "log").read_bytes()
+    ends = np.cumsum([8] + [8 + len(record) for record in records])
+    for cut in range(len(whole) + 1):
+        path = tmp_path / "cut"
+        path.write_bytes(whole[:cut])
+        log = Log(path)
+        survivors = int((ends[1:] <= cut).sum())
+        assert list(log.records()) == records[:survivors]
+        log.append(b"next", sync=True)
+        assert list(log.records()) == [*records[:survivors], b"next"]
+        log.close()
+
+
+def test_an_unfinished_write_is_cut_but_damage_to_finished_ones_is_reported(tmp_path):
+    path = tmp_path / "log"
+    log = Log(path)
+    for i in range(5):
+        log.append(b"record %d" % i, sync=i == 3)
+    log.close()
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1  # the last record, which was never synced
+    path.write_bytes(data)
+    log = Log(path)
+    assert len(list(log.records())) == 4
+    assert log.torn == 16
+    log.close()
+    for at in range(8, 8 + 3 * 16):  # any byte before the synced record
+        damaged = bytearray(data)
+        damaged[at] ^= 0x40
+        path.write_bytes(damaged)
+        with pytest.raises(StoreError, match=r"log is damaged at byte \d+, before records"):
+            Log(path)
+    path.write_bytes(b"something else entirely")
+    with pytest.raises(StoreError, match="is not a log of this package"):
+        Log(path)
+
+
+@pytest.mark.parametrize("log_bytes", [0, 300, None])
+def test_a_server_comes_back_as_it_was(tmp_path, log_bytes, open_server, open_client, opened):
+    server = open_server(tmp_path / "s", log_bytes=log_bytes)
+    clients = [DurableClient(c, opened(tmp_path / f"c{c.client_id}")) for c in pair(STC)[1]]
+    play(server, clients, 7)
+    data = clients[0].pending
+    expected = server.server.snapshot().to_bytes()
+    server.store.close()
+    again = open_server(tmp_path / "s", log_bytes=log_bytes)
+    assert again.recovered
+    assert again.server.snapshot().to_bytes() == expected
+    with pytest.raises(LateUpload):
+        again.receive(0, data)
+    for client in clients:
+        client.store.close()
+        twin = open_client(tmp_path / f"c{client.client.client_id}", client.client.client_id)
+        assert twin.client.snapshot().to_bytes() == client.client.snapshot().to_bytes()
+    assert len(list((tmp_path / "s").glob("*.safetensors"))) <= 2
+
+
+def test_accepted_uploads_survive(tmp_path, open_server, open_client):
+    server, client = open_server(tmp_path / "s"), open_client(tmp_path / "c")
+    server.receive(0, client.send(trained(client.client, 0)), num_examples=5)
+    server.store.close()
+    again = open_server(tmp_path / "s")
+    assert again.uploaded == {0}
+    assert again.finish_round().counted == {0}
+    assert (again.round, again.cohort) == (1, None)
+
+
+def test_a_damaged_snapshot_is_worked_out_from_the_one_before(tmp_path, open_server, open_client):
+    server, client = open_server(tmp_path / "s", log_bytes=0), open_client(tmp_path / "c")
+    play(server, [client], 5)
+    weights = server.weights.tobytes()
+    server.store.close()
+    newest = max((tmp_path / "s").glob("*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-7])
+    again = open_server(tmp_path / "s", log_bytes=0)
+    assert again.weights.tobytes() == weights
+    play(again, [client], 2)
+    for path in (tmp_path / "s").glob("*.safetensors"):
+        path.write_bytes(b"")
+    again.store.close()
+    with pytest.raises(StoreError, match=r"not a fedtern snapshot.*from a backup"):
+        open_server(tmp_path / "s")
+
+
+def test_a_draft_left_by_a_crash_is_ignored(tmp_path, open_server):
+    server = open_server(tmp_path / "s")
+    server.finish_round()
+    server.store.close()
+    (tmp_path / "s" / "00000001.draft").write_bytes(b"half a snapsh")
+    assert open_server(tmp_path / "s").round == 1
+
+
+def test_snapshots_are_plain_safetensors(tmp_path, open_client):
+    from safetensors.numpy import load_file
+
+    client = open_client(tmp_path / "c")
+    client.send(trained(client.client, 0))
+    arrays = load_file(max((tmp_path / "c").glob("*.safetensors")))
+    assert arrays["weights"].tobytes() == client.weights.tobytes()
+    assert arrays["memory.residual"].tobytes() == client.client.residual.tobytes()
+
+
+def test_one_store_is_open_in_one_place_at_a_time(tmp_path, open_server, opened):
+    server = open_server(tmp_path / "s")
+    with pytest.raises(StoreError, match="in use by another process"):
+        opened(tmp_path / "s")
+    server.store.close()
+    with opened(tmp_path / "s") as store:
+        assert DurableServer(pair(STC)[0], store).round == 0
+
+
+def test_a_store_of_something_else_is_refused(tmp_path, open_server, open_client, opened):
+    server = open_server(tmp_path / "s")
+    server.store.close()
+    other = Server(server.weights, METHODS["topk"], LAYOUT)
+    with (
+        Store(tmp_path / "s") as store,
+        pytest.raises(StoreError, match="belongs to something else: the snapshot's terms"),
+    ):
+        DurableServer(other, store)
+    with pytest.raises(StoreError, match="belongs to something else: the snapshot's kind"):
+        open_client(tmp_path / "s")
+
+
+def test_an_unwritable_place_is_a_clear_error(tmp_path, opened):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match=r"cannot open the store .*file/s"):
+        opened(tmp_path / "file" / "s")
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_a_full_disk_is_a_clear_error_and_loses_nothing_acknowledged(
+    tmp_path, monkeypatch, call, open_server, open_client
+):
+    server, client = open_server(tmp_path / "s"), open_client(tmp_path / "c")
+    play(server, [client], 3)
+    weights, catch_up = server.weights.tobytes(), server.catch_up(0, 1)
+    client.receive(server.catch_up(0, client.round))
+    data = client.send(trained(client.client, 1))
+    real = getattr(os, call)
+
+    def full(fd, *args):
+        if call == "write" and args and len(args[0]) > 10:
+            real(fd, args[0][:10])  # part of it still fits
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, call, full)
+    if call == "fsync":  # an upload alone is written but not synced
+        server.receive(0, data)
+    attempt = server.finish_round if call == "fsync" else partial(server.receive, 0, data)
+    with pytest.raises(StoreError, match=r"cannot write the store .*No space left on device"):
+        attempt()
+    monkeypatch.undo()
+    for refused in (server.finish_round, partial(server.catch_up, 0, 0)):
+        with pytest.raises(StoreError, match=r"failed before .*: start again"):
+            refused()
+    server.store.close()
+    again = open_server(tmp_path / "s")
+    # With fsync failing the round may have reached the disk after all; what came before must have.
+    if again.round == 3:
+        assert again.weights.tobytes() == weights
+        assert again.catch_up(0, 1) == catch_up
+    else:
+        assert (call, again.round) == ("fsync", 4)
+
+
+def test_a_real_full_disk_is_a_clear_error(tmp_path, opened):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    store = opened(tmp_path / "s")
+    server = DurableServer(pair(STC)[0], store)
+    store._log.close()
+    store._log._file = os.open("/dev/full", os.O_RDWR)
+    with pytest.raises(StoreError, match="No space left on device"):
+        server.finish_round()
+
+
+def test_a_store_that_was_never_recovered_or_is_closed_takes_nothing(tmp_path, opened):
+    store = opened(tmp_path / "s")
+    with pytest.raises(StoreError, match="nothing was recovered"):
+        store.append(b"record", sync=True)
+
+
+def test_states_survive_as_bytes_and_every_damage_is_noticed():
+    _, clients = pair(STC)
+    clients[0].send(trained(clients[0], 0))
+    data = clients[0].snapshot().to_bytes()
+    assert Snapshot.from_bytes(data).meta["round"] == 0
+    rng = np.random.default_rng(0)
+    for at in rng.integers(0, len(data), 300):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << rng.integers(8)
+        try:
+            twin = Client(0, STC, LAYOUT)
+            twin.restore(Snapshot.from_bytes(bytes(damaged)))
+        except (DecodeError, ValueError, KeyError):
+            continue
+        assert at < len(data) - 400  # spaces and names in the header may change unnoticed

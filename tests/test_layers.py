@@ -1,0 +1,74 @@
+"""Arrows point one way: what may import what, read off the source."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import fedtern
+
+ROOT = Path(fedtern.__file__).parent
+
+# Lowest first. A module may import from lower layers and from its own.
+LAYERS = (
+    ("errors",),
+    ("layout",),
+    ("kernels",),
+    ("updates", "wire"),
+    ("sums", "envelope", "snapshot"),
+    ("compressors", "codecs"),
+    ("memory", "aggregate", "arrays"),
+    ("methods",),
+    ("protocol",),
+    ("store",),
+    ("inspection",),
+    ("", "__main__", "cli"),
+)
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+LAST_OF_THE_CORE = RANK["protocol"]
+NO_IO = {"os", "pathlib", "io", "time", "datetime", "logging", "random", "socket", "tempfile"}
+
+
+def modules():
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        yield "" if parts == ("__init__",) else parts[0], path
+
+
+def imports(path: Path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module
+
+
+def test_every_module_has_a_layer():
+    assert {name for name, _ in modules()} <= set(RANK)
+
+
+def test_imports_point_downwards():
+    for name, path in modules():
+        for target in imports(path):
+            package, _, rest = target.partition(".")
+            if package == "fedtern":
+                lower = rest.partition(".")[0]
+                assert RANK[lower] <= RANK[name], f"{path} imports {target}"
+
+
+def test_the_core_needs_numpy_and_numba_only_and_does_no_io():
+    for name, path in modules():
+        if RANK[name] > LAST_OF_THE_CORE:
+            continue
+        for target in imports(path):
+            package = target.partition(".")[0]
+            assert package in {"fedtern", "numpy", "numba"} | set(sys.stdlib_module_names)
+            assert package not in NO_IO, f"{path} imports {target}"
+            assert "open(" not in path.read_text().replace(".open(", "").replace("def open(", "")
+
+
+def test_modules_can_be_read_in_one_sitting():
+    for _, path in modules():
+        assert len(path.read_text().splitlines()) <= 250, f"{path}: is a noun missing in it?"

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import fedtern
+
+PROBE = """
+import sys, time
+start = time.perf_counter()
+import fedtern
+seconds = time.perf_counter() - start
+from numba.core.dispatcher import Dispatcher
+import gc
+compiled = [d for d in gc.get_objects() if isinstance(d, Dispatcher)
+            and d.py_func.__module__.startswith("fedtern") and d.overloads]
+foreign = [m for m in ("torch", "flwr", "typer", "rich", "aiomqtt", "plotly") if m in sys.modules]
+print(seconds, len(compiled), foreign)
+"""
+
+
+def test_importing_is_quick_and_compiles_nothing():
+    runs = [
+        subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
+        for _ in range(4)
+    ]
+    results = [run.stdout.split(maxsplit=2) for run in runs]
+    assert {(compiled, foreign.strip()) for _, compiled, foreign in results} == {("0", "[]")}
+    # The fastest of several: this measures the package, not what else the machine is doing.
+    assert min(float(seconds) for seconds, _, _ in results) <= 0.5
+
+
+def test_everything_exported_exists_and_everything_public_is_exported():
+    assert sorted(fedtern.__all__, key=str) == sorted(set(fedtern.__all__), key=str)
+    public = {
+        name
+        for name, value in vars(fedtern).items()
+        if not name.startswith("_")
+        and not hasattr(value, "__path__")
+        and getattr(value, "__name__", "") not in sys.modules
+    }
+    assert public == set(fedtern.__all__)
+
+
+def test_the_version_is_the_packages():
+    from importlib.metadata import version
+
+    assert version("fedtern") == fedtern.__version__
+    assert (Path(fedtern.__file__).parent / "py.typed").exists()
