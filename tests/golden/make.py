@@ -11,7 +11,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from checks import CODECS, METHODS, pair, sample_update, trained
-
 from fedtern import Layout, compress, decompress
 
 HERE = Path(__file__).parent

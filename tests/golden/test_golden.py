@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checks import METHODS
 
 import fedtern
+from checks import METHODS
 from fedtern import Client, Layout, Server
 from fedtern.codecs import CODECS
 

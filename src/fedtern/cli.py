@@ -1,0 +1,91 @@
+"""The command line: what is on the screen, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import fedtern
+from fedtern.errors import FedternError
+from fedtern.inspection import Inspection, inspect
+from fedtern.layout import Layout
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedtern {fedtern.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _fedtern(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Federated learning in a thousandth of the bandwidth."""
+
+
+@app.command("inspect")
+def inspect_command(
+    file: Annotated[Path, typer.Argument(help="A message: what compress() or a peer wrote.")],
+    size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N[,N...]",
+            help="Parameters of the model (of each tensor), which most messages do not tell.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what a message is, its parts in bytes, and how close it is to the entropy bound."""
+    try:
+        found = inspect(file.read_bytes(), None if size is None else _layout(size))
+    except (FedternError, OSError) as error:
+        typer.echo(f"{file}: {getattr(error, 'strerror', None) or error}", err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        derived = {"density": found.density, "ratio_to_float32": found.ratio}
+        typer.echo(json.dumps({**asdict(found), "parts": dict(found.parts), **derived}))
+    else:
+        _print(found, Console(highlight=False))
+
+
+def _layout(sizes: str) -> Layout:
+    parts = sizes.split(",")
+    if not all(part.isdecimal() for part in parts):
+        raise typer.BadParameter(f"expected numbers like 7840,10, got {sizes}", param_hint="--size")
+    return Layout(tuple(map(str, range(len(parts)))), tuple((int(part),) for part in parts))
+
+
+def _print(found: Inspection, console: Console) -> None:
+    console.print(f"[bold]{found.kind}[/bold], {found.nbytes:,} bytes")
+    for name, fact in found.facts.items():
+        console.print(f"  {name}: {escape(fact)}")
+    table = Table("part", "bytes", "share", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, nbytes in found.parts:
+        table.add_row(name, f"{nbytes:,}", f"{nbytes / found.nbytes:.1%}")
+    console.print(table)
+    if found.size is None:
+        console.print("Give the model's parameters with --size to see the density and the bound.")
+        return
+    console.print(f"{found.size:,} parameters, {found.ratio:,.0f} times smaller than float32")
+    if found.nonzeros is not None and found.density is not None:
+        console.print(f"{found.nonzeros:,} non-zeros, density {found.density:.4%}")
+    if found.bits_per_nonzero and found.entropy_bound:
+        more = found.bits_per_nonzero / found.entropy_bound - 1
+        console.print(
+            f"{found.bits_per_nonzero:.3f} bits a non-zero, framing included; entropy bound"
+            f" {found.entropy_bound:.3f} ({more:+.1%})"
+        )

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def python(*arguments: str) -> str:
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_convex_example_converges_in_a_hundredth_of_the_bytes():
+    last = python("examples/convex.py").splitlines()[-3:]
+    distances = [float(line.split()[1].rstrip("%")) for line in last[:2]]
+    assert max(distances) < 6
+    assert min(float(x.rstrip("x")) for x in last[2].split()[:2]) > 100
+
+
+def test_the_codec_benchmark_prints_ratios():
+    found = json.loads(python("benchmarks/codec.py", "--repeats", "5", "--json"))
+    assert found["bytes"] <= 3040
+    assert found["ratios"]["compress + encode"] > 0
