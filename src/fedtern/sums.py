@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedtern.kernels import scatter_add
 from fedtern.layout import Vector
-from fedtern.updates import Signs, Sparse, Ternary, Update, is_empty, segment_of
+from fedtern.updates import Signs, Sparse, Ternary, Update, is_empty
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +93,3 @@ def _series(updates: Sequence[Sparse | Ternary]) -> Series:
     same = len(ternary) == turns and len({u.mus.size for u in ternary}) == 1
     mus = np.stack([u.mus for u in ternary]) if same else None
     return Series(updates[0].size, turns, keys[order], values[order], mus)
-
-
-def magnitudes(series_mus: Vector, keys: NDArray[np.int64], ends: NDArray[np.int64]) -> Vector:
-    """The magnitude of each touch of ternary updates, from their table of mus."""
-    turns = series_mus.shape[0]
-    magnitude: Vector = series_mus[keys % turns, segment_of(keys // turns, ends)]
-    return magnitude

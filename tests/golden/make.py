@@ -1,4 +1,11 @@
-"""Writes ``v1.json``: messages and what they decode to. Run once for each format version."""
+"""Writes ``v1.json``: messages and what they decode to. Run once for each format version.
+
+- ``arrays``: ``hex`` decodes to ``shape`` and ``values``, or to zeros but for ``nonzeros``.
+- ``payloads``: updates of the layout; ``adds`` is what one does to zeros (up to a zero's sign).
+- ``federations``: from ``start`` on, the round's uploads, its broadcast and the weights after it;
+  ``away[i]`` takes client 300 from round i - 1 to the end, ``replay`` from round 0.
+- ``refused``: arrays and payloads that break a rule.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +17,17 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from checks import CODECS, METHODS, pair, sample_update, trained
-from fedtern import Layout, compress, decompress
+from checks import CODECS, METHODS, sample_update, trained
+from fedtern import Client, Layout, Method, Server, compress, decompress
+from fedtern.codecs import SeriesCodec
+from fedtern.compressors import SparseTernary, TopK
+from fedtern.envelope import ARRAY, seal
+from fedtern.protocol.catchup import seal_replay
+from fedtern.sums import merge
 
 HERE = Path(__file__).parent
 LAYOUT = Layout(("conv.weight", "conv.bias", "fc.weight"), ((5, 3, 3), (5,), (10, 6)))
+AWAY, FAR = 300, 2**40  # ids that take more than a byte
 
 
 def floats(values: np.ndarray) -> list[float]:
@@ -27,57 +40,110 @@ def arrays() -> list[dict[str, object]]:
     cases = [(np.array([0, 3, -1, 0.5, -5, 0]), 1 / 3), (np.zeros((2, 2)), 0.5)]
     cases += [(rng.standard_normal((20, 30)), p) for p in (0.01, 0.2, 1.0)]
     cases += [(rng.standard_normal(()), 1.0), (np.zeros((3, 0)), 1.0)]
-    out = []
+    cases += [(rng.standard_normal((1000, 300)), p) for p in (1e-3, 1e-4, 1e-5)]
+    out: list[dict[str, object]] = []
     for x, p in cases:
         data = compress(x, p)
         values = floats(decompress(data))
-        out.append({"hex": data.hex(), "shape": list(x.shape), "values": values})
+        case: dict[str, object] = {"hex": data.hex(), "shape": list(x.shape)}
+        if x.size > 1000:
+            case["nonzeros"] = [[i, v] for i, v in enumerate(values) if v]
+        else:
+            case["values"] = values
+        out.append(case)
     return out
 
 
 def payloads() -> list[dict[str, object]]:
     rng = np.random.default_rng(2)
-    out = []
-    for name, codec in CODECS.items():
-        for _ in range(3):
-            update = sample_update(name, LAYOUT, rng)
-            data = codec.encode(update, LAYOUT)
-            out.append({"name": name, "hex": data.hex(), "adds": floats(update.to_dense())})
-    return out
+    found = [
+        (name, codec, sample_update(name, LAYOUT, rng))
+        for name, codec in CODECS.items()
+        for _ in range(3)
+    ]
+    x = rng.standard_normal(LAYOUT.size).astype(np.float32)
+    for compressor in (SparseTernary(0.05), SparseTernary(0.03, "tensor"), TopK(0.05)):
+        # The same positions every time: written once, and nested.
+        often = merge([compressor.compress(x * scale, LAYOUT, rng) for scale in (1, 2, 4, 8, 16)])
+        data = SeriesCodec().encode(often, LAYOUT)
+        assert data[1] & 4
+        found.append(("series-nested", SeriesCodec(), often))
+    return [
+        {"name": name, "hex": codec.encode(update, LAYOUT).hex(), "adds": floats(update.to_dense())}
+        for name, codec, update in found
+    ]
 
 
-def federations() -> list[dict[str, object]]:
-    out = []
-    for name in METHODS:
-        server, clients = pair(METHODS[name], LAYOUT)
-        start, rounds = floats(server.weights), []
-        for t in range(4):
-            uploads = []
-            for i in (0, 1):
-                clients[i].receive(server.catch_up(i, clients[i].round))
-                data = clients[i].send(trained(clients[i], t))
-                server.receive(i, data)
-                uploads.append(data.hex())
-            broadcast = server.finish_round(next_cohort=[0, 1] if t % 2 else None)
-            weights = floats(server.weights)
-            rounds.append(
-                {"uploads": uploads, "broadcast": broadcast.data.hex(), "weights": weights}
-            )
-        away = [server.catch_up(2, since).hex() for since in range(-1, 5)]
-        terms = server.terms.digest.hex()
-        out.append({"method": name, "terms": terms, "start": start, "rounds": rounds, "away": away})
-    return out
+def federation(name: str, method: Method) -> dict[str, object]:
+    start = np.random.default_rng(7).standard_normal(LAYOUT.size).astype(np.float32)
+    server = Server(start, method, LAYOUT, federation="golden")
+    clients = {i: Client(i, method, LAYOUT, start, federation="golden") for i in (0, 1, AWAY, FAR)}
+    rounds, broadcasts = [], []
+    for t, cohort in enumerate([[0, 1, AWAY], [0, FAR], [], [1, FAR], [0, 1]]):
+        uploads = []
+        for i in cohort:
+            clients[i].receive(server.catch_up(i, clients[i].round))
+            data = clients[i].send(trained(clients[i], t))
+            server.receive(i, data, num_examples=t + 1)
+            uploads.append([i, t + 1, data.hex()])
+        broadcasts.append(server.finish_round(next_cohort=[1, FAR] if t == 2 else None).data)
+        weights = floats(server.weights)
+        rounds.append({"uploads": uploads, "broadcast": broadcasts[-1].hex(), "weights": weights})
+    away = [server.catch_up(AWAY, since).hex() for since in range(-1, server.round + 1)]
+    return {
+        "method": name,
+        "terms": server.terms.digest.hex(),
+        "start": floats(start),
+        "rounds": rounds,
+        "away": away,
+        "replay": seal_replay(broadcasts, 0, server.round, server.terms).hex(),
+    }
+
+
+def refused() -> list[dict[str, str]]:
+    array = compress(np.array([0, 3, -1, 0.5, -5, 0]), 1 / 3)
+    ternary = array[5:-4]
+
+    def changed(at: int, to: int) -> bytes:
+        return ternary[:at] + bytes([to]) + ternary[at + 1 :]
+
+    def again(payload: bytes) -> bytes:
+        return seal(ARRAY, array[3:5] + payload)
+
+    broken = {
+        "wrong checksum": array[:-1] + b"\0",
+        "another version": array[:1] + b"\2" + array[2:],
+        "not a message": b"\0" + array[1:],
+        "ends early": again(ternary[:-1]),
+        "bytes left over": again(ternary + b"\0"),
+        "more positions than parameters": again(changed(1, 7)),
+        "a number not in its shortest form": again(ternary[:1] + b"\x82\0" + ternary[2:]),
+        "mu is zero": again(ternary[:2] + bytes(4) + ternary[6:]),
+        "mu is negative": again(changed(5, 0xC0)),
+        "mu is infinite": again(ternary[:2] + bytes.fromhex("0000807f") + ternary[6:]),
+        "mu is above 2^100": again(ternary[:2] + bytes.fromhex("01008071") + ternary[6:]),
+        "padding of the signs": again(changed(6, 0x05)),
+        "padding of the low bits": again(changed(7, 0x05)),
+        "padding of the quotients": again(changed(8, 0x0A)),
+        "a position past the end": again(changed(8, 0x0E)),
+        "an unknown codec": again(changed(0, 8)),
+        "too many axes": seal(ARRAY, b"\x21" + b"\1" * 33 + ternary),
+    }
+    return [{"reason": reason, "hex": data.hex()} for reason, data in broken.items()]
 
 
 def main() -> None:
     path = HERE / "v1.json"
     if path.exists():
         sys.exit(f"{path} exists: golden bytes are never made again")
-    layout = {"names": LAYOUT.names, "shapes": LAYOUT.shapes, "digest": LAYOUT.digest.hex()}
-    golden = {"layout": layout, "arrays": arrays(), "payloads": payloads()}
-    path.write_text(
-        json.dumps({**golden, "federations": federations()}, separators=(",", ":")) + "\n"
-    )
+    golden = {
+        "layout": {"names": LAYOUT.names, "shapes": LAYOUT.shapes, "digest": LAYOUT.digest.hex()},
+        "arrays": arrays(),
+        "payloads": payloads(),
+        "federations": [federation(name, method) for name, method in METHODS.items()],
+        "refused": refused(),
+    }
+    path.write_text(json.dumps(golden, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

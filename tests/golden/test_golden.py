@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -10,22 +12,29 @@ import pytest
 
 import fedtern
 from checks import METHODS
-from fedtern import Client, Layout, Server
+from fedtern import Client, DecodeError, Layout, Server
 from fedtern.codecs import CODECS
 
-GOLDEN = json.loads((Path(__file__).parent / "v1.json").read_text())
+PATH = Path(__file__).parent / "v1.json"
+GOLDEN = json.loads(PATH.read_text())
 LAYOUT = Layout(tuple(GOLDEN["layout"]["names"]), tuple(map(tuple, GOLDEN["layout"]["shapes"])))
+READER = Path(__file__).parents[2] / "examples" / "reader.mjs"
 
 
 def test_layouts_have_the_same_digest():
     assert LAYOUT.digest.hex() == GOLDEN["layout"]["digest"]
 
 
-@pytest.mark.parametrize("case", GOLDEN["arrays"])
+@pytest.mark.parametrize("case", GOLDEN["arrays"], ids=lambda case: str(case["shape"]))
 def test_arrays_are_read_the_same(case):
     y = fedtern.decompress(bytes.fromhex(case["hex"]))
     assert list(y.shape) == case["shape"]
-    assert np.array_equal(y.reshape(-1), np.float32(case["values"]))
+    if "values" in case:
+        assert np.array_equal(y.reshape(-1), np.float32(case["values"]))
+    else:
+        indices, values = zip(*case["nonzeros"], strict=True)
+        assert np.flatnonzero(y).tolist() == list(indices)
+        assert np.array_equal(y.reshape(-1)[list(indices)], np.float32(values))
 
 
 @pytest.mark.parametrize("case", GOLDEN["payloads"], ids=lambda case: case["name"])
@@ -39,20 +48,42 @@ def test_payloads_are_read_and_written_the_same(case):
 @pytest.mark.parametrize("case", GOLDEN["federations"], ids=lambda case: case["method"])
 def test_whole_federations_are_read_the_same(case):
     method = METHODS[case["method"]]
-    start = np.float32(case["start"])
-    server, client = Server(start, method, LAYOUT), Client(9, method, LAYOUT, start)
+    start, end = np.float32(case["start"]), np.float32(case["rounds"][-1]["weights"])
+    broadcasts = [bytes.fromhex(recorded["broadcast"]) for recorded in case["rounds"]]
+
+    def client(since: int) -> Client:
+        weights = None if since < 0 else start
+        made = Client(300, method, LAYOUT, weights, federation="golden")
+        for broadcast in broadcasts[: max(since, 0)]:
+            made.receive(broadcast)
+        return made
+
+    server, follower = Server(start, method, LAYOUT, federation="golden"), client(0)
     assert server.terms.digest.hex() == case["terms"]
-    for recorded in case["rounds"]:
-        for i, data in enumerate(recorded["uploads"]):
-            server.receive(i, bytes.fromhex(data))
-        server.replay(b"B" + bytes.fromhex(recorded["broadcast"]))
-        client.receive(bytes.fromhex(recorded["broadcast"]))
-        for party in (server, client):
+    for recorded, broadcast in zip(case["rounds"], broadcasts, strict=True):
+        for i, examples, data in recorded["uploads"]:
+            server.receive(i, bytes.fromhex(data), examples)
+        server.replay(b"B" + broadcast)
+        follower.receive(broadcast)
+        for party in (server, follower):
             assert np.array_equal(party.weights, np.float32(recorded["weights"]))
-    for since, data in enumerate(case["away"], start=-1):
-        away = Client(2, method, LAYOUT, None if since < 0 else start)
-        for recorded in case["rounds"][: max(since, 0)]:
-            away.receive(bytes.fromhex(recorded["broadcast"]))
+    for since, data in enumerate([*case["away"], case["replay"]], start=-1):
+        away = client(since if since < len(case["away"]) - 1 else 0)
         away.receive(bytes.fromhex(data))
-        assert away.weights.tobytes() == client.weights.tobytes()
-        assert away.round == 4
+        assert away.weights.tobytes() == end.tobytes()
+        assert away.round == len(broadcasts)
+
+
+@pytest.mark.parametrize("case", GOLDEN["refused"], ids=lambda case: case["reason"])
+def test_what_breaks_a_rule_is_refused(case):
+    with pytest.raises(DecodeError):
+        fedtern.decompress(bytes.fromhex(case["hex"]))
+
+
+def test_a_reader_in_another_language_agrees():
+    """``examples/reader.mjs`` was written from docs/format.md alone."""
+    if (node := shutil.which("node")) is None:
+        pytest.skip("this machine has no Node.js")
+    result = subprocess.run([node, READER, PATH], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1].endswith(" passed, 0 failed")

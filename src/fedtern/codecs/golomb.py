@@ -91,6 +91,8 @@ def encode_positions(indices: NDArray[np.int64], size: int) -> bytes:
 
 def decode_positions(reader: Reader, count: int, size: int) -> NDArray[np.int64]:
     """Read ``count`` positions below ``size``; the quotients are the last thing in the message."""
+    if count > size:
+        raise DecodeError(f"{count} positions do not fit {size} places")
     width = golomb_width(count, size)
     low = reader.bits(count * width)
     high = np.frombuffer(reader.rest(), np.uint8)

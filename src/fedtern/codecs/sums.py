@@ -12,9 +12,9 @@ from fedtern.codecs.codec import expect, open_payload
 from fedtern.codecs.golomb import decode_positions, encode_positions, read_count
 from fedtern.errors import DecodeError
 from fedtern.kernels import pack_levels, unpack_levels
-from fedtern.layout import Layout
-from fedtern.sums import Series, Tally, magnitudes
-from fedtern.updates import Update
+from fedtern.layout import Layout, Vector
+from fedtern.sums import Series, Tally
+from fedtern.updates import Update, segment_of
 from fedtern.wire import Reader, f32, floats, varint
 
 _TERNARY, _PER_TENSOR, _NESTED = 1, 2, 4
@@ -66,12 +66,23 @@ class SeriesCodec:
         read_keys = _decode_nested if flags & _NESTED else _decode_flat
         keys = read_keys(reader, count, layout.size, turns)
         if mus is not None and signs is not None:
-            magnitude = magnitudes(mus, keys, ends)
-            if (mus < 0).any() or not magnitude.all():
-                raise DecodeError("a magnitude is not positive")
-            values = np.where(signs, magnitude, -magnitude)
+            values = _signed(mus, signs, keys, ends)
         assert values is not None  # one of the two branches above
         return Series(layout.size, turns, keys, values, mus)
+
+
+def _signed(
+    mus: Vector, signs: NDArray[np.bool_], keys: NDArray[np.int64], ends: NDArray[np.int64]
+) -> Vector:
+    """The value of each touch of ternary updates, from their table of magnitudes."""
+    turns = mus.shape[0]
+    where = keys % turns, segment_of(keys // turns, ends)
+    used = np.zeros(mus.shape, np.bool_)
+    used[where] = True
+    if not np.array_equal(mus > 0, used) or (mus < 0).any():
+        raise DecodeError("a magnitude is not positive, or belongs to no position")
+    values: Vector = np.where(signs, mus[where], -mus[where])
+    return values
 
 
 def _encode_nested(series: Series) -> bytes:

@@ -1,0 +1,411 @@
+// A reader of wire format version 1 in another language, written from docs/format.md alone.
+// `node examples/reader.mjs tests/golden/v1.json` checks it against the golden vectors.
+import { createHash } from 'node:crypto';
+import { readFileSync, realpathSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+
+const UPLOAD = 1, BROADCAST = 2, CATCH_UP = 3, ARRAY = 4;
+const REPLAY = 0, SUM = 1, MODEL = 2;
+const MAX_VALUE = 2 ** 100, MAX_TURNS = 2 ** 24, MAX_AXES = 32;
+
+// The format's printed list: computing it would depend on the platform's pow().
+const DENSITIES = `
+  0.38196601125010515 0.21384862224257672 0.11334822068783774 0.05837811234436449
+  0.029627964306660624 0.014925365419787404 0.007490738289958024 0.0037524094332564077
+  0.0018779680987181053 0.0009394253093149434 0.00046982302149323424 0.00023493910893907167
+  0.00011747645482825534 5.8739952605143694e-05 2.9370407612993524e-05 1.468531163568568e-05
+  7.34268277533801e-06 3.67134812706754e-06 1.8356757483864967e-06 9.178382954068166e-07
+  4.5891925300684866e-07 2.2945965282929047e-07 1.1472983299611253e-07 5.7364918143423184e-08
+  2.868245948305333e-08 1.4341229844362103e-08 7.170614947889911e-09 3.5853074803721703e-09
+  1.7926537417928889e-09 8.963268712981454e-10 4.481634357494979e-10 2.2408171789985525e-10
+  1.120408589562042e-10 5.6020429479671245e-11 2.801021474022791e-11 1.4005107370212026e-11
+  7.002553685130531e-12 3.501276842571395e-12 1.75063842128723e-12 8.753192106439981e-13
+  4.376596053220948e-13 2.1882980266107133e-13 1.0941490133054165e-13 5.470745066527232e-14
+  2.7353725332636535e-14 1.367686266631836e-14 6.838431333159204e-15 3.419215666579608e-15
+`.trim().split(/\s+/).map(Number);
+
+const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
+  for (let bit = 0; bit < 8; bit++) byte = byte & 1 ? (byte >>> 1) ^ 0xEDB88320 : byte >>> 1;
+  return byte;
+});
+const crc32 = (bytes) => ~bytes.reduce((crc, byte) => CRC_TABLE[(crc ^ byte) & 255] ^ (crc >>> 8), -1) >>> 0;
+
+function demand(condition, complaint) {
+  if (!condition) throw new Error(`malformed message: ${complaint}`);
+}
+
+const equalBytes = (a, b) => a.length === b.length && a.every((byte, i) => byte === b[i]);
+
+class Reader {
+  #bytes; #at = 0;
+  constructor(bytes) { this.#bytes = bytes; }
+  get left() { return this.#bytes.length - this.#at; }
+  finish() { demand(this.left === 0, 'bytes left over'); }
+
+  take(length) {
+    demand(length <= this.left, 'ends early');
+    return this.#bytes.subarray(this.#at, this.#at += length);
+  }
+  u8() { return this.take(1)[0]; }
+  u32() { return this.take(4).reduceRight((sum, byte) => sum * 256 + byte, 0); }
+
+  varint() {
+    for (let value = 0n, shift = 0n; ; shift += 7n) {
+      const byte = this.u8();
+      demand(shift < 63n || byte <= 1, 'varint above 64 bits');
+      value |= BigInt(byte & 127) << shift;
+      if (byte < 128) {
+        demand(byte > 0 || shift === 0n, 'varint not in its shortest form');
+        return value;
+      }
+    }
+  }
+  count(most, what) {
+    const value = this.varint();
+    demand(value <= BigInt(most), `${what} above ${most}`);
+    return Number(value);
+  }
+  ids() {
+    const count = this.count(this.left, 'number of ids'), ids = [];
+    for (let last = -1n; ids.length < count; ids.push(last)) {
+      last += this.varint() + 1n;
+      demand(last < 1n << 64n, 'id above 64 bits');
+    }
+    return ids;
+  }
+  floats(count) {
+    const bytes = this.take(4 * count), view = new DataView(bytes.buffer, bytes.byteOffset);
+    const values = new Float32Array(count);
+    for (let i = 0; i < count; i++) {
+      values[i] = view.getFloat32(4 * i, true);
+      demand(Math.abs(values[i]) <= MAX_VALUE, 'value not finite or above 2^100');
+    }
+    return values;
+  }
+  positiveFloat() {
+    const [value] = this.floats(1);
+    demand(value > 0, 'step not positive');
+    return value;
+  }
+  // Divides instead of shifting: a bit's index may not fit into 32 bits.
+  #bit(bytes, i) { return bytes[Math.floor(i / 8)] >> i % 8 & 1; }
+  #padding(bytes, bits) {
+    demand(bits % 8 === 0 || bytes[bytes.length - 1] >> bits % 8 === 0, 'padding bits not zero');
+  }
+  // `width` may be above 32, so numbers are built by addition; a field of no bits takes no bytes.
+  field(count, width) {
+    const bits = count * width, bytes = this.take(Math.ceil(bits / 8));
+    this.#padding(bytes, bits);
+    const numbers = new Float64Array(count);
+    for (let i = 0, bit = 0; i < count; i++) {
+      for (let weight = 1, w = 0; w < width; w++, bit++, weight *= 2) {
+        if (this.#bit(bytes, bit)) numbers[i] += weight;
+      }
+    }
+    return numbers;
+  }
+  unary(count) {
+    const bytes = this.#bytes.subarray(this.#at), numbers = new Float64Array(count);
+    let bit = 0;
+    for (let i = 0; i < count; bit++) {
+      demand(bit < 8 * bytes.length, 'ends early');
+      if (this.#bit(bytes, bit)) numbers[i]++;
+      else i++;
+    }
+    this.#padding(this.take(Math.ceil(bit / 8)), bit);
+    return numbers;
+  }
+}
+
+function readPositions(reader, k, n) {
+  demand(Number.isSafeInteger(n), 'too many positions for this reader');
+  demand(k <= n, 'more positions than there are');
+  const b = k === 0 ? 0 : DENSITIES.filter((density) => density >= k / n).length;
+  demand(k * (b + 1) <= 8 * reader.left, 'ends early');
+  const low = reader.field(k, b), high = reader.unary(k);
+  reader.finish();
+  let last = -1;
+  return low.map((bits, i) => {
+    last += 1 + high[i] * 2 ** b + bits;
+    demand(last < n, 'position outside of the model');
+    return last;
+  });
+}
+
+function readNestedKeys(reader, k, n, turns) {
+  const m = reader.count(Math.min(k, n), 'number of touched positions');
+  const touched = readPositions(new Reader(reader.take(reader.count(reader.left, 'length'))), m, n);
+  const entries = readPositions(reader, k, m * turns);
+  const rows = entries.map((entry) => Math.floor(entry / turns));
+  demand(new Set(rows).size === m, 'touched position without an entry');
+  return entries.map((entry, i) => touched[rows[i]] * turns + entry % turns);
+}
+
+// `ends` holds, for each tensor, the position after its last one.
+function ternaryValues(mus, signs, keys, turns, ends) {
+  const groups = mus.length / turns, used = new Uint8Array(mus.length);
+  let tensor = 0;
+  const values = Float32Array.from(keys, (key, i) => {
+    if (groups > 1) while (Math.floor(key / turns) >= ends[tensor]) tensor++;
+    const which = (key % turns) * groups + tensor;
+    used[which] = 1;
+    return signs[i] ? mus[which] : -mus[which];
+  });
+  demand(mus.every((mu, i) => (used[i] ? mu > 0 : mu === 0)), 'mu must be positive if used, else zero');
+  return values;
+}
+
+// Codecs 2, 3 and 4 have the form of a series of one turn, with the flags 0, 1 and 3.
+function readTouches(reader, ends, n, flags, turns) {
+  const ternary = flags & 1, byTensor = flags & 2, nested = flags & 4;
+  const k = reader.count(n, 'number of positions');
+  const mus = ternary && reader.floats(turns * (byTensor ? ends.length : 1));
+  const content = ternary ? reader.field(k, 1) : reader.floats(k);
+  const keys = nested ? readNestedKeys(reader, k, n, turns) : readPositions(reader, k, n * turns);
+  const values = ternary ? ternaryValues(mus, content, keys, turns, ends) : content;
+  return { positions: keys.map((key) => Math.floor(key / turns)), values };
+}
+
+function readTurns(reader) {
+  const turns = reader.count(MAX_TURNS, 'turns');
+  demand(turns >= 1, 'no turns');
+  return turns;
+}
+
+function readSeries(reader, ends, n) {
+  const flags = reader.u8();
+  demand(flags < 8 && (flags & 3) !== 2, 'unknown flags');
+  return readTouches(reader, ends, n, flags, readTurns(reader));
+}
+
+function readTally(reader, n) {
+  const turns = readTurns(reader), step = reader.positiveFloat();
+  const ups = reader.field(n, 32 - Math.clz32(turns));
+  demand(ups.every((up) => up <= turns), 'more ups than turns');
+  return { step, counts: ups.map((up) => 2 * up - turns) };
+}
+
+// An update either adds `values` at `positions` (null: everywhere) or has `counts` of a `step`.
+function readUpdate(reader, ends) {
+  const n = ends.at(-1) ?? 0, codec = reader.u8();
+  const read = [
+    () => ({ positions: [], values: [] }),
+    () => ({ positions: null, values: reader.floats(n) }),
+    () => readTouches(reader, ends, n, 0, 1),
+    () => readTouches(reader, ends, n, 1, 1),
+    () => readTouches(reader, ends, n, 3, 1),
+    () => ({ step: reader.positiveFloat(), counts: reader.field(n, 1).map((bit) => 2 * bit - 1) }),
+    () => readSeries(reader, ends, n),
+    () => readTally(reader, n),
+  ][codec];
+  demand(read, `unknown codec ${codec}`);
+  const update = { codec, ...read() };
+  reader.finish();
+  return update;
+}
+
+function tensorEnds({ shapes }) {
+  let end = 0;
+  return shapes.map((shape) => end += shape.reduce((size, side) => size * side, 1));
+}
+
+export const readPayload = (bytes, layout) => readUpdate(new Reader(bytes), tensorEnds(layout));
+
+function openEnvelope(bytes, kind) {
+  demand(bytes.length >= 7, 'ends early');
+  const inside = bytes.subarray(0, -4), reader = new Reader(inside);
+  demand(reader.u8() === 0xFE, 'not a message');
+  demand(reader.u8() === 1, 'unknown version');
+  demand(new Reader(bytes.subarray(-4)).u32() === crc32(inside), 'wrong checksum');
+  demand(reader.u8() === kind, 'another kind of message');
+  return reader;
+}
+
+// An array of zeros takes no bytes, so only the caller's limit bounds the memory.
+export function readArray(bytes, maxSize = 2 ** 28) {
+  const reader = openEnvelope(bytes, ARRAY);
+  const axes = reader.count(Math.min(MAX_AXES, reader.left), 'number of axes');
+  const shape = Array.from({ length: axes }, () => reader.count(Number.MAX_SAFE_INTEGER, 'axis'));
+  const size = shape.includes(0) ? 0 : shape.reduce((product, side) => product * side, 1);
+  demand(size <= maxSize, 'array larger than this reader allows');
+  const { codec, positions, values } = readUpdate(reader, [size]);
+  demand(codec === 3, 'an array has codec 3');
+  const dense = new Float32Array(size);
+  positions.forEach((position, i) => dense[position] = values[i]);
+  return { shape, values: dense };
+}
+
+export function layoutDigest({ names, shapes }) {
+  const text = names.map((name, i) => `${name}:${shapes[i].join(',')}`).join('\n');
+  return createHash('sha256').update(text, 'utf8').digest().subarray(0, 3);
+}
+
+// Messages are read to the end before any of them is applied: a refused one changes nothing.
+export class Replica {
+  #ends; #terms; #base = null; #step = 0; #counts = null;
+
+  // `terms`: the nine bytes agreed on; without `weights` it waits for a catch-up with a model.
+  constructor(layout, terms, weights = null, round = weights ? 0 : -1) {
+    this.#ends = tensorEnds(layout);
+    this.#terms = Uint8Array.from(terms);
+    demand(equalBytes(this.#terms.subarray(3, 6), layoutDigest(layout)), 'terms of another layout');
+    this.weights = weights && Float32Array.from(weights);
+    this.round = round;
+  }
+
+  #open(bytes, kind) {
+    const reader = openEnvelope(bytes, kind);
+    demand(equalBytes(reader.take(9), this.#terms), 'other terms');
+    return { reader, round: reader.u32() };
+  }
+
+  readUpload(bytes) {
+    const { reader, round } = this.#open(bytes, UPLOAD);
+    return { round, update: readUpdate(reader, this.#ends) };
+  }
+
+  #readBroadcast(bytes, expectedRound) {
+    const { reader, round } = this.#open(bytes, BROADCAST);
+    demand(round === expectedRound, `broadcast of round ${round}, not ${expectedRound}`);
+    const counted = reader.ids(), limited = reader.u8();
+    demand(limited <= 1, 'unknown kind of invitation');
+    const invited = limited ? reader.ids() : null, update = readUpdate(reader, this.#ends);
+    demand(update.codec <= 5, 'a broadcast has a codec up to 5');
+    return { round, counted, invited, update };
+  }
+
+  applyBroadcast(bytes) {
+    demand(this.weights, 'a replica without weights needs a model');
+    const broadcast = this.#readBroadcast(bytes, this.round);
+    this.applyUpdate(broadcast.update);
+    this.round++;
+    return broadcast;
+  }
+
+  applyCatchUp(bytes) {
+    const { reader, round } = this.#open(bytes, CATCH_UP);
+    const since = reader.u32() - 1, flags = reader.u8(), mode = flags & 0x7F, counted = flags >= 0x80;
+    demand(since === this.round && since <= round, 'catch-up from another round');
+    demand(!counted || since >= 0, 'no upload to count');
+    demand(mode === MODEL || this.weights, 'a replica without weights needs a model');
+    if (mode === REPLAY) {
+      demand(!counted, 'a replay says itself what was counted');
+      const broadcasts = [];
+      for (let at = since; at < round; at++) {
+        broadcasts.push(this.#readBroadcast(reader.take(reader.count(reader.left, 'length')), at));
+      }
+      reader.finish();
+      broadcasts.forEach(({ update }) => this.applyUpdate(update));
+    } else if (mode === SUM) {
+      const update = readUpdate(reader, this.#ends);
+      demand(update.codec === 6 || update.codec === 7, 'a sum has codec 6 or 7');
+      this.applyUpdate(update);
+    } else {
+      demand(mode === MODEL, 'unknown mode');
+      const size = this.#ends.at(-1) ?? 0;
+      const model = readUpdate(new Reader(reader.take(1 + 4 * size)), this.#ends);
+      const tally = reader.left ? readUpdate(reader, this.#ends) : null;
+      demand(model.codec === 1 && (!tally || tally.codec === 7), 'a model has codecs 1 and 7');
+      this.weights = model.values;
+      this.#base = null;
+      if (tally) this.applyUpdate(tally);
+    }
+    this.round = round;
+    return { since, round, mode, counted };
+  }
+
+  applyUpdate({ positions, values, step, counts }) {
+    if (counts) {
+      if (!this.#base || this.#step !== step) {
+        this.#base = this.weights.slice();
+        this.#step = step;
+        this.#counts = new Float64Array(counts.length);
+      }
+      counts.forEach((count, i) => {
+        this.#counts[i] += count;
+        this.weights[i] = this.#base[i] + step * this.#counts[i];
+      });
+    } else if (values.length > 0) {
+      // Rounding the binary64 sum of two binary32 numbers is the binary32 sum.
+      values.forEach((value, i) => this.weights[positions ? positions[i] : i] += value);
+      this.#base = null;
+    }
+  }
+}
+
+function checkVectors(path) {
+  const { layout, arrays, payloads, federations, refused } = JSON.parse(readFileSync(path, 'utf8'));
+  const fromHex = (hex) => Uint8Array.from(Buffer.from(hex, 'hex'));
+  const same = (a, b) => a.length === b.length && a.every((value, i) => Object.is(value, b[i]));
+  const positiveZeros = (values) => Array.from(values, (value) => value + 0);
+  let passed = 0, failed = 0, section = [0, 0];
+  const check = (name, test) => {
+    let problem = 'differs';
+    try { if (test()) problem = null; } catch (error) { problem = error.stack; }
+    if (problem) console.error(`${name}: ${problem}`);
+    section[problem ? 1 : 0]++;
+  };
+  const closeSection = (name) => {
+    console.log(`${name}: ${section[0]} passed, ${section[1]} failed`);
+    passed += section[0]; failed += section[1]; section = [0, 0];
+  };
+
+  check('digest', () => layout.digest === Buffer.from(layoutDigest(layout)).toString('hex'));
+  closeSection('layout');
+
+  arrays.forEach(({ hex, shape, values, nonzeros }, i) => check(`array ${i}`, () => {
+    const array = readArray(fromHex(hex));
+    const expected = Float32Array.from(values ?? array.values, (value) => (nonzeros ? 0 : value));
+    nonzeros?.forEach(([at, value]) => expected[at] = value);
+    return same(array.shape, shape) && same(array.values, expected);
+  }));
+  closeSection('arrays');
+
+  const noTerms = [0, 0, 0, ...layoutDigest(layout), 0, 0, 0];
+  payloads.forEach(({ name, hex, adds }, i) => check(`payload ${i} (${name})`, () => {
+    const replica = new Replica(layout, noTerms, new Float32Array(adds.length));
+    replica.applyUpdate(readPayload(fromHex(hex), layout));
+    return same(positiveZeros(replica.weights), positiveZeros(adds));
+  }));
+  closeSection('payloads');
+
+  for (const { method, terms, start, rounds, away, replay } of federations) {
+    const broughtTo = (since) => {
+      const replica = new Replica(layout, fromHex(terms), since < 0 ? null : start);
+      rounds.slice(0, Math.max(since, 0)).forEach(({ broadcast }) => replica.applyBroadcast(fromHex(broadcast)));
+      return replica;
+    };
+    const replica = broughtTo(0);
+    rounds.forEach(({ uploads, broadcast, weights }, round) => {
+      uploads.forEach(([, , hex], i) => check(`${method}: upload ${i} to ${round}`,
+        () => replica.readUpload(fromHex(hex)).round === round));
+      check(`${method}: broadcast ${round}`, () => {
+        replica.applyBroadcast(fromHex(broadcast));
+        return replica.round === round + 1 && same(replica.weights, weights);
+      });
+    });
+    away.forEach((hex, i) => check(`${method}: away since ${i - 1}`, () => {
+      const returning = broughtTo(i - 1);
+      returning.applyCatchUp(fromHex(hex));
+      return returning.round === rounds.length && same(returning.weights, rounds.at(-1).weights);
+    }));
+    check(`${method}: replay`, () => {
+      const returning = broughtTo(0);
+      returning.applyCatchUp(fromHex(replay));
+      return returning.round === rounds.length && same(returning.weights, rounds.at(-1).weights);
+    });
+    closeSection(`federation ${method}`);
+  }
+
+  refused.forEach(({ hex, reason }) => check(`refused: ${reason}`, () => {
+    try { readArray(fromHex(hex)); } catch (error) { return error.message.startsWith('malformed'); }
+    return false;
+  }));
+  closeSection('refused');
+  console.log(`${passed} passed, ${failed} failed`);
+  return failed === 0;
+}
+
+if (process.argv[1] && realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) {
+  process.exitCode = checkVectors(process.argv[2]) ? 0 : 1;
+}
