@@ -65,7 +65,7 @@ class Dataset:
 
     def constants(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Factor and offset such that a model sees ``inputs * factor + offset``."""
-        mean, std = np.float64(self.mean), np.float64(self.std)
+        mean, std = np.array(self.mean, np.float64), np.array(self.std, np.float64)
         # One constant for each channel has to line up with the second axis of a batch.
         shape = (-1, *[1] * (len(self.shape) - 1)) if max(mean.size, std.size) > 1 else ()
         factor = (1 / (self.scale * std)).astype(np.float32)

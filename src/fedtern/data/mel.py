@@ -54,7 +54,8 @@ def features(samples: NDArray[np.float64]) -> NDArray[np.uint8]:
     power = _mel_bands() @ (spectrum.real**2 + spectrum.imag**2).T
     decibels = 10 * np.log10(np.maximum(power, 1e-10))
     decibels = np.maximum(decibels - decibels.max(), -_FLOOR)
-    return np.rint((decibels / _FLOOR + 1) * 255).astype(np.uint8)
+    picture: NDArray[np.uint8] = np.rint((decibels / _FLOOR + 1) * 255).astype(np.uint8)
+    return picture
 
 
 @cache

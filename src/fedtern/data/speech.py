@@ -125,7 +125,7 @@ def _clips_in(tar: tarfile.TarFile) -> Iterator[tuple[str, NDArray[np.uint8]]]:
             file = tar.extractfile(member)
             if file is not None:
                 with file:
-                    yield name, features(read_wav(file, f"{tar.name}: {name}"))
+                    yield name, features(read_wav(file, name))
 
 
 def _speaker(name: str) -> str:
