@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,11 @@ from fedtern.errors import DataError
 WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 """The ten keywords, in the order of their class numbers."""
 
+# Whatever reading a damaged zip of arrays can end in; a single array is no context manager.
+_BROKEN_NPZ = (
+    OSError, EOFError, ValueError, KeyError, TypeError, NotImplementedError, RuntimeError,
+    struct.error, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 _FOLDER, _PREPARED = "speech-commands", "speech-commands-10.npz"
 _ARCHIVE = Download(
     "https://storage.googleapis.com/download.tensorflow.org/data/speech_commands_v0.01.tar.gz",
@@ -86,9 +93,9 @@ def read_tree(folder: Path) -> Clips:
 def read_prepared(path: Path) -> Clips:
     """Clips whose pictures were made before: arrays ``features`` and ``names``."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            pictures, names = arrays["features"], arrays["names"].tolist()
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            pictures, names = arrays["features"], [str(name) for name in arrays["names"]]
+    except _BROKEN_NPZ as error:
         raise DataError(
             f"{path} must be an npz file with arrays features and names: {error}; fetch it again"
         ) from None
