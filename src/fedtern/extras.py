@@ -21,8 +21,9 @@ def require(module: str, extra: str, user: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         # A package that is there but broken is another problem, with another remedy.
-        if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
+        package = module.partition(".")[0]
+        if error.name is None or error.name.partition(".")[0] != package:
             raise
         raise MissingExtraError(
-            f"{user} needs {module}, which is not installed: pip install 'fedtern[{extra}]'"
+            f"{user} needs {package}, which is not installed: pip install 'fedtern[{extra}]'"
         ) from None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedtern.errors import MissingDataError
+from fedtern.errors import DataError, MissingDataError
 from fedtern.extras import require
 
 VARIABLE = "FEDTERN_DATA"
@@ -34,15 +34,20 @@ class Download:
     def fetch(self, folder: Path) -> Path:
         """The file inside ``folder``, downloaded with a progress bar unless it is there."""
         pooch = require("pooch", "torch", f"downloading {self.name}")
+        require("tqdm", "torch", "a progress bar")  # pooch's, which it does not install by itself
         try:
             path = pooch.retrieve(
                 self.url, f"sha256:{self.sha256}", self.name, folder, progressbar=True
             )
-        except (OSError, ValueError) as error:
-            # OSError: no network; ValueError: other bytes than the pinned ones.
+        except OSError as error:
             raise MissingDataError(
-                f"{self.name} could not be downloaded from {self.url} ({_first_line(error)}); fetch"
-                f" it by hand and save it as {folder / self.name}"
+                f"{self.name} could not be downloaded from {self.url} ({type(error).__name__}):"
+                f" fetch it yourself and save it as {folder / self.name}"
+            ) from error
+        except ValueError as error:
+            raise DataError(
+                f"{self.name} from {self.url} must have SHA-256 {self.sha256}, but has not: it was"
+                " damaged on its way or has changed at its home"
             ) from error
         return Path(path)
 
@@ -57,8 +62,8 @@ class Source:
 
     def locate(self, data_dir: str | Path | None) -> Path:
         """The folder that holds every file, or an error naming the first that is absent."""
-        root = data_dir if data_dir is not None else os.environ.get(VARIABLE) or None
-        folder = (Path(root) if root is not None else _cache()) / self.folder
+        root = data_root(data_dir)
+        folder = (root or _cache()) / self.folder
         missing = [name for name in self.files if not (folder / name).is_file()]
         if not missing:
             return folder
@@ -71,6 +76,12 @@ class Source:
         folder.mkdir(parents=True, exist_ok=True)
         self.fill(folder)
         return folder
+
+
+def data_root(data_dir: str | Path | None) -> Path | None:
+    """The data directory that the user names, if any."""
+    named = data_dir if data_dir is not None else os.environ.get(VARIABLE) or None
+    return None if named is None else Path(named)
 
 
 def download_each(*downloads: Download) -> Callable[[Path], None]:
@@ -111,7 +122,3 @@ def write_whole(path: Path, data: bytes) -> None:
 def _cache() -> Path:
     pooch = require("pooch", "torch", f"downloading a dataset (where {VARIABLE} is not set)")
     return Path(pooch.os_cache("fedtern"))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

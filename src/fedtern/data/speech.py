@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import struct
 import tarfile
 import zipfile
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtern.data.dataset import Dataset
-from fedtern.data.files import VARIABLE, Download, Source, write_whole
+from fedtern.data.files import Download, Source, data_root, write_whole
 from fedtern.data.mel import BANDS, FRAMES, features, read_wav
 from fedtern.errors import DataError
 
@@ -63,10 +62,11 @@ def speech_commands(data_dir: str | Path | None = None) -> Dataset:
     Reads ``speech-commands-10.npz`` where there is one, else a folder of wavs for each word.
     Training includes the published validation list.
     """
-    root = data_dir if data_dir is not None else os.environ.get(VARIABLE) or None
-    tree = None if root is None else Path(root) / _FOLDER
-    if tree is not None and not (tree / _PREPARED).is_file() and (tree / WORDS[0]).is_dir():
-        return read_tree(tree).dataset()
+    root = data_root(data_dir)
+    if root is not None:
+        tree = root / _FOLDER
+        if not (tree / _PREPARED).is_file() and (tree / WORDS[0]).is_dir():
+            return read_tree(tree).dataset()
     return read_prepared(_SOURCE.locate(data_dir) / _PREPARED).dataset()
 
 
