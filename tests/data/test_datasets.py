@@ -14,10 +14,13 @@ import pytest
 
 from fedtern.data import DATASETS, Dataset, load
 from fedtern.data import images as images_module
+from fedtern.data import speech as speech_module
 from fedtern.data.files import Download, Source, download_each, download_members
 from fedtern.errors import DataError, MissingDataError, MissingExtraError
+from fedtern.extras import require
 
 from .test_formats import write_pair
+from .test_mel import tone, wav
 
 
 @pytest.fixture
@@ -58,17 +61,6 @@ def test_real_data_has_the_published_shape_and_is_standardised(real_data, name, 
     assert seen.mean() == pytest.approx(0, abs=0.02)
     # CIFAR-10's usual constants are the mean deviation inside a picture, not over all pixels.
     assert seen.std() == pytest.approx(1.25 if name == "cifar10" else 1, abs=0.02)
-
-
-def test_pinned_hashes_are_those_of_the_real_files(real_data):
-    for source, folder in (
-        (images_module._MNIST, "mnist"),
-        (images_module._FASHION, "fashion-mnist"),
-    ):
-        fill = source.fill.__closure__[0].cell_contents
-        for download in fill:
-            data = (real_data / folder / download.name).read_bytes()
-            assert hashlib.sha256(data).hexdigest() == download.sha256
 
 
 def test_every_channel_has_its_own_constants():
@@ -134,6 +126,12 @@ def test_an_unknown_dataset_gets_the_nearest_names():
         load("zzz")
 
 
+HOMES = {
+    "mnist": "https://storage.googleapis.com/cvdf-datasets/mnist",
+    "fashion-mnist": "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+}
+
+
 @pytest.fixture
 def cache(tmp_path, monkeypatch, no_environment):
     pytest.importorskip("tqdm")
@@ -160,6 +158,15 @@ def serve(monkeypatch, files):
 
 def sha(data):
     return hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize("source", [images_module._MNIST, images_module._FASHION])
+def test_pinned_hashes_are_those_of_the_real_files(real_data, cache, monkeypatch, source):
+    home = real_data / source.folder
+    serve(
+        monkeypatch, {f"{HOMES[source.folder]}/{f}": (home / f).read_bytes() for f in source.files}
+    )
+    assert all((source.locate(None) / name).is_file() for name in source.files)
 
 
 def test_the_cache_downloads_once(cache, monkeypatch):
@@ -218,3 +225,32 @@ def test_data_needs_neither_torch_nor_any_other_extra_to_be_imported():
         "import fedtern.data, fedtern.data.splits"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_speech_is_downloaded_prepared_and_its_archive_removed(cache, monkeypatch):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as tar:
+        for word in speech_module.WORDS:
+            for speaker in ("00176480", "022cd682"):  # the second is a published test speaker
+                member, clip = (
+                    tarfile.TarInfo(f"./{word}/{speaker}_nohash_0.wav"),
+                    wav(tone(440, 0.1)),
+                )
+                member.size = len(clip)
+                tar.addfile(member, io.BytesIO(clip))
+    archive = replace(speech_module._ARCHIVE, sha256=sha(file.getvalue()))
+    monkeypatch.setattr(speech_module, "_ARCHIVE", archive)
+    serve(monkeypatch, {archive.url: file.getvalue()})
+    assert len(load("speech-commands").train_labels) == 10
+    assert [path.name for path in (cache / "speech-commands").iterdir()] == [
+        "speech-commands-10.npz"
+    ]
+    serve(monkeypatch, {})
+    assert len(load("speech-commands").test_labels) == 10
+
+
+def test_a_broken_extra_is_not_called_missing(tmp_path, monkeypatch):
+    (tmp_path / "broken_extra.py").write_text("import something_it_lacks")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="something_it_lacks"):
+        require("broken_extra", "torch", "this test")
