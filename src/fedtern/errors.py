@@ -37,3 +37,15 @@ class MissedRounds(RemoteProtocolError):
 
 class StoreError(FedternError, OSError):
     """The directory that keeps a state durable cannot be read or written."""
+
+
+class DataError(FedternError, ValueError):
+    """A dataset's file is not what its format says."""
+
+
+class MissingDataError(FedternError):
+    """A dataset's file is not where it was looked for, and cannot be fetched."""
+
+
+class MissingExtraError(FedternError, ImportError):
+    """An optional dependency is not installed; the message holds the line that installs it."""

@@ -1,0 +1,112 @@
+"""What every dataset looks like once it is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Inputs = NDArray[Any]
+"""Examples along the first axis, in the dtype they are stored in."""
+
+Labels = NDArray[np.int64]
+"""One class number for each example."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Inputs and labels to train on and to test on, with what standardises the inputs.
+
+    A model sees ``(inputs / scale - mean) / std``, with one mean and one standard deviation or
+    one for each channel (the second axis). ``groups`` tells who made each training example, where
+    that is known: its speaker, its writer.
+
+    >>> pixels = np.array([[[0, 255]]], np.uint8)
+    >>> two = Dataset("two", pixels, [1], pixels, [0], num_classes=2, scale=255, mean=(0.5,))
+    >>> two.normalise(two.train_inputs)
+    array([[[-0.5,  0.5]]], dtype=float32)
+    """
+
+    name: str
+    train_inputs: Inputs
+    train_labels: Labels
+    test_inputs: Inputs
+    test_labels: Labels
+    num_classes: int
+    scale: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    groups: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_classes < 2:
+            raise ValueError(f"num_classes must be at least 2, got {self.num_classes}")
+        for part in ("train", "test"):
+            self._set(f"{part}_inputs", np.asarray(getattr(self, f"{part}_inputs")))
+            labels = _class_numbers(getattr(self, f"{part}_labels"), self.num_classes, part)
+            self._set(f"{part}_labels", labels)
+            self._check_length(f"{part}_inputs", labels.size)
+        if self.train_inputs.shape[1:] != self.test_inputs.shape[1:]:
+            raise ValueError(
+                "train_inputs and test_inputs must have examples of the same shape, got"
+                f" {self.train_inputs.shape[1:]} and {self.test_inputs.shape[1:]}"
+            )
+        if self.groups is not None:
+            self._set("groups", np.asarray(self.groups))
+            self._check_length("groups", self.train_labels.size)
+        self._check_constants()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one example."""
+        return self.train_inputs.shape[1:]
+
+    def constants(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Factor and offset such that a model sees ``inputs * factor + offset``."""
+        mean, std = np.array(self.mean, np.float64), np.array(self.std, np.float64)
+        # One constant for each channel has to line up with the second axis of a batch.
+        shape = (-1, *[1] * (len(self.shape) - 1)) if max(mean.size, std.size) > 1 else ()
+        factor = (1 / (self.scale * std)).astype(np.float32)
+        offset = (-mean / std).astype(np.float32)
+        return factor.reshape(shape), offset.reshape(shape)
+
+    def normalise(self, inputs: Inputs) -> NDArray[np.float32]:
+        """What a model sees of these inputs."""
+        factor, offset = self.constants()
+        return inputs.astype(np.float32) * factor + offset
+
+    def _set(self, field: str, value: NDArray[Any]) -> None:
+        object.__setattr__(self, field, value)  # the one way into a frozen dataclass
+
+    def _check_length(self, field: str, length: int) -> None:
+        rows = getattr(self, field).shape[:1]
+        if rows != (length,):
+            raise ValueError(f"{field} has {rows[0] if rows else 0} rows for {length} labels")
+
+    def _check_constants(self) -> None:
+        channels = self.shape[0] if self.shape else 1
+        for field in ("mean", "std"):
+            if len(getattr(self, field)) not in (1, channels):
+                raise ValueError(
+                    f"{field} must have 1 value or one for each of {channels} channels, got"
+                    f" {getattr(self, field)}"
+                )
+        if self.scale <= 0 or min(self.std) <= 0:
+            raise ValueError(f"scale and std must be positive, got {self.scale} and {self.std}")
+
+
+def _class_numbers(values: ArrayLike, num_classes: int, part: str) -> Labels:
+    labels = np.asarray(values)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"{part}_labels must be a flat array of class numbers, got shape {labels.shape} of"
+            f" {labels.dtype}"
+        )
+    if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
+        raise ValueError(
+            f"{part}_labels must lie between 0 and {num_classes - 1}, got"
+            f" {labels.min()} to {labels.max()}"
+        )
+    return labels.astype(np.int64)

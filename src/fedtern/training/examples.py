@@ -1,0 +1,86 @@
+"""A dataset's examples as tensors on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedtern.data import Dataset
+from fedtern.data.dataset import Inputs, Labels
+from fedtern.training.augment import Augment, Transform
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Inputs as they are stored and labels, with what turns them into what a model sees.
+
+    A batch is augmented where a generator is given, then transformed, then standardised.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    factor: Tensor
+    offset: Tensor
+    augment: Augment | None = None
+    transform: Transform | None = None
+
+    @classmethod
+    def train(
+        cls,
+        dataset: Dataset,
+        augment: Augment | None = None,
+        transform: Transform | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Examples:
+        """The examples to train on."""
+        inputs, labels = dataset.train_inputs, dataset.train_labels
+        return cls(*_tensors(dataset, inputs, labels, device), augment, transform)
+
+    @classmethod
+    def test(
+        cls,
+        dataset: Dataset,
+        transform: Transform | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Examples:
+        """The examples to test on, which are never augmented."""
+        inputs, labels = dataset.test_inputs, dataset.test_labels
+        return cls(*_tensors(dataset, inputs, labels, device), None, transform)
+
+    def __len__(self) -> int:
+        return self.labels.shape[0]
+
+    def batch(
+        self, indices: NDArray[np.int64], rng: Callable[[], np.random.Generator] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """What a model sees of these examples, and their labels."""
+        at = torch.as_tensor(indices, device=self.inputs.device)
+        inputs = self.inputs[at]
+        if self.augment is not None and rng is not None:
+            inputs = self.augment(inputs, rng())
+        return self._seen(inputs), self.labels[at]
+
+    def chunks(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """All examples in order, ``size`` at a time, without augmentation."""
+        for start in range(0, len(self), size):
+            part = slice(start, start + size)
+            yield self._seen(self.inputs[part]), self.labels[part]
+
+    def _seen(self, inputs: Tensor) -> Tensor:
+        if self.transform is not None:
+            inputs = self.transform(inputs)
+        return torch.addcmul(self.offset, inputs.to(torch.float32), self.factor)
+
+
+def _tensors(
+    dataset: Dataset, inputs: Inputs, labels: Labels, device: torch.device | str
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    # torch refuses to share memory that it must not write to, which files read at once are.
+    arrays = (np.require(a, requirements="W") for a in (inputs, labels, *dataset.constants()))
+    one, two, three, four = (torch.as_tensor(array, device=device) for array in arrays)
+    return one, two, three, four

@@ -1,0 +1,103 @@
+"""What is learned, by which model, at which learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fedtern.data import Dataset, load
+from fedtern.names import look_up
+from fedtern.training.augment import Augment, CropFlip, Transform, pad
+from fedtern.training.examples import Examples
+from fedtern.training.models import RowLSTM, kws_cnn, logistic, mlp, vgg11s
+
+
+@dataclass(frozen=True)
+class Task:
+    """A dataset, a model for it, and the constant hyper-parameters of SGD (Table II).
+
+    ``dataset`` is the name of one of ``fedtern.data.DATASETS``, or a dataset itself. ``model`` is
+    called with torch's generator seeded. ``iterations`` is how many a whole run has, over all
+    rounds. ``augment`` changes training batches at random and ``transform`` all batches alike,
+    both before they are standardised.
+    """
+
+    name: str
+    dataset: str | Dataset
+    model: Callable[[], nn.Module]
+    learning_rate: float
+    iterations: int
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    augment: Augment | None = None
+    transform: Transform | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("name must not be empty")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
+        if self.iterations < 1:
+            raise ValueError(f"iterations must be at least 1, got {self.iterations}")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
+
+    def load(self, data_dir: str | Path | None = None) -> Dataset:
+        """The task's dataset."""
+        return load(self.dataset, data_dir) if isinstance(self.dataset, str) else self.dataset
+
+    def build(self, seed: int) -> nn.Module:
+        """A new model on the CPU, the same for the same seed; torch's generator stays as it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.model()
+
+    def examples(
+        self, dataset: Dataset, device: torch.device | str = "cpu"
+    ) -> tuple[Examples, Examples]:
+        """What to train on and what to test on, as the task's model sees them."""
+        train = Examples.train(dataset, self.augment, self.transform, device)
+        return train, Examples.test(dataset, self.transform, device)
+
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Task("logistic-digits", "digits", partial(logistic, 64), 0.1, 1_000),
+        Task("mlp-digits", "digits", partial(mlp, 64, 32), 0.1, 1_000),
+        Task("logistic-mnist", "mnist", partial(logistic, 784), 0.04, 5_000),
+        Task("lstm-fashion", "fashion-mnist", RowLSTM, 0.1, 20_000, 0.9, transform=pad(32)),
+        Task("cnn-kws", "speech-commands", kws_cnn, 0.1, 10_000),
+        Task("vgg11s-cifar10", "cifar10", vgg11s, 0.016, 20_000, 0.9, 5e-5, CropFlip()),
+    )
+}
+"""The names the command line knows; the first is the default."""
+
+
+def register_task(task: Task, *, replace: bool = False) -> Task:
+    """Make a task known by its name, wherever a task is named, and return it."""
+    if task.name in TASKS and not replace:
+        raise ValueError(
+            f"there is a task {task.name!r} already: choose another name or pass replace=True"
+        )
+    TASKS[task.name] = task
+    return task
+
+
+def get_task(name: str) -> Task:
+    """The task of this name; the nearest names are suggested for one that is not there.
+
+    >>> get_task("logistic-minst")
+    Traceback (most recent call last):
+    ...
+    ValueError: there is no task 'logistic-minst'; did you mean logistic-mnist or
+    logistic-digits?
+    """
+    return look_up(name, TASKS, "task")

@@ -1,0 +1,256 @@
+"""Datasets as values, where they are looked for, and the real ones."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import subprocess
+import sys
+import tarfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedtern.data import DATASETS, Dataset, load
+from fedtern.data import images as images_module
+from fedtern.data import speech as speech_module
+from fedtern.data.files import Download, Source, download_each, download_members
+from fedtern.errors import DataError, MissingDataError, MissingExtraError
+from fedtern.extras import require
+
+from .test_formats import write_pair
+from .test_mel import tone, wav
+
+
+@pytest.fixture
+def digits():
+    pytest.importorskip("sklearn", reason="pip install 'fedtern[torch]' to run this test")
+    return load("digits")
+
+
+def test_digits_need_nothing_but_scikit_learn(digits):
+    assert digits.train_inputs.shape == (1_500, 1, 8, 8)
+    assert digits.test_inputs.shape == (297, 1, 8, 8)
+    assert digits.train_inputs.dtype == np.uint8
+    seen = digits.normalise(digits.train_inputs)
+    assert seen.mean() == pytest.approx(0, abs=1e-3)
+    assert seen.std() == pytest.approx(1, abs=1e-3)
+
+
+def test_the_division_of_the_digits_stays_the_same_across_versions(digits):
+    pixels = digits.test_inputs.tobytes() + digits.train_inputs.tobytes()
+    digest = hashlib.sha256(pixels).hexdigest()
+    assert digest[:16] == "41f1cde3d1230a38"
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "test"),
+    [
+        ("mnist", (60_000, 1, 28, 28), (10_000, 1, 28, 28)),
+        ("fashion-mnist", (60_000, 1, 28, 28), (10_000, 1, 28, 28)),
+        ("cifar10", (50_000, 3, 32, 32), (10_000, 3, 32, 32)),
+        ("speech-commands", (21_115, 1, 32, 32), (2_567, 1, 32, 32)),
+    ],
+)
+def test_real_data_has_the_published_shape_and_is_standardised(real_data, name, train, test):
+    data = load(name, real_data)
+    assert (data.train_inputs.shape, data.test_inputs.shape) == (train, test)
+    assert data.train_inputs.dtype == np.uint8
+    seen = data.normalise(data.train_inputs[::7])
+    assert seen.mean() == pytest.approx(0, abs=0.02)
+    # CIFAR-10's usual constants are the mean deviation inside a picture, not over all pixels.
+    assert seen.std() == pytest.approx(1.25 if name == "cifar10" else 1, abs=0.02)
+
+
+def test_every_channel_has_its_own_constants():
+    pixels = np.full((1, 3, 2, 2), 255, np.uint8)
+    data = Dataset(
+        "one", pixels, [0], pixels, [0], 2, scale=255, mean=(0.0, 0.5, 1.0), std=(1.0, 0.5, 2.0)
+    )
+    assert data.normalise(pixels)[0, :, 0, 0].tolist() == [1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_classes": 1}, "num_classes must be at least 2, got 1"),
+        ({"train_labels": [0, 5]}, "train_labels must lie between 0 and 1, got 0 to 5"),
+        ({"train_labels": [0.0, 1.0]}, "train_labels must be a flat array of class numbers"),
+        ({"test_inputs": np.zeros((3, 2))}, "test_inputs has 3 rows for 2 labels"),
+        ({"test_inputs": np.zeros((2, 3))}, r"same shape, got \(2,\) and \(3,\)"),
+        ({"groups": [1]}, "groups has 1 rows for 2 labels"),
+        ({"mean": (0.0, 0.0, 0.0)}, "mean must have 1 value or one for each of 2 channels"),
+        ({"std": (0.0,)}, "scale and std must be positive"),
+    ],
+)
+def test_arrays_that_do_not_fit_together_are_refused(change, words):
+    data = Dataset("two", np.zeros((2, 2)), [0, 1], np.zeros((2, 2)), [0, 1], 2)
+    with pytest.raises(ValueError, match=words):
+        replace(data, **change)
+
+
+def test_a_data_directory_of_the_users_is_read(tmp_path, monkeypatch):
+    for folder in ("mnist", "fashion-mnist"):
+        (tmp_path / folder).mkdir()
+        for prefix in ("train", "t10k"):
+            write_pair(tmp_path / folder, np.full((2, 28, 28), 9), [1, 2], prefix)
+    assert load("mnist", tmp_path).train_labels.tolist() == [1, 2]
+    monkeypatch.setenv("FEDTERN_DATA", str(tmp_path))
+    assert load("fashion-mnist").test_labels.tolist() == [1, 2]
+
+
+def test_cifar_batches_are_read_in_order(tmp_path):
+    folder = tmp_path / "cifar10" / "cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+    for number, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
+        (folder / f"{name}.bin").write_bytes(bytes([number]) + bytes(3072))
+    data = load("cifar10", tmp_path)
+    assert data.train_labels.tolist() == [0, 1, 2, 3, 4]
+    assert data.test_labels.tolist() == [5]
+
+
+@pytest.mark.parametrize("name", [name for name in DATASETS if name != "digits"])
+def test_missing_files_are_one_sentence_that_says_what_goes_where(tmp_path, name):
+    with pytest.raises(
+        MissingDataError, match=f"{name} has no file {tmp_path}/{name}/.*: put it"
+    ) as e:
+        load(name, tmp_path)
+    assert "\n" not in str(e.value)
+
+
+def test_an_unknown_dataset_gets_the_nearest_names():
+    with pytest.raises(ValueError, match="no dataset 'fashon-mnist'; did you mean fashion-mnist"):
+        load("fashon-mnist")
+    with pytest.raises(ValueError, match="no dataset 'zzz'; there are digits, mnist"):
+        load("zzz")
+
+
+HOMES = {
+    "mnist": "https://storage.googleapis.com/cvdf-datasets/mnist",
+    "fashion-mnist": "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch, no_environment):
+    pytest.importorskip("tqdm")
+    pooch = pytest.importorskip("pooch")
+    monkeypatch.setattr(pooch, "os_cache", lambda _: tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+def serve(monkeypatch, files):
+    """Stand in for the network: pooch finds these bytes, and nothing else."""
+    import pooch
+
+    def retrieve(url, known_hash, fname, path, *, progressbar):
+        assert progressbar
+        if url not in files:
+            raise ConnectionError("Network is unreachable\nand a long traceback")
+        if known_hash != f"sha256:{hashlib.sha256(files[url]).hexdigest()}":
+            raise ValueError("SHA256 hash of downloaded file does not match the known hash")
+        (path / fname).write_bytes(files[url])
+        return str(path / fname)
+
+    monkeypatch.setattr(pooch, "retrieve", retrieve)
+
+
+def sha(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize("source", [images_module._MNIST, images_module._FASHION])
+def test_pinned_hashes_are_those_of_the_real_files(real_data, cache, monkeypatch, source):
+    home = real_data / source.folder
+    serve(
+        monkeypatch, {f"{HOMES[source.folder]}/{f}": (home / f).read_bytes() for f in source.files}
+    )
+    assert all((source.locate(None) / name).is_file() for name in source.files)
+
+
+def test_the_cache_downloads_once(cache, monkeypatch):
+    url = "https://example.org/a.gz"
+    source = Source("some", ("a.gz",), download_each(Download(url, sha(b"bytes"))))
+    serve(monkeypatch, {url: b"bytes"})
+    assert (source.locate(None) / "a.gz").read_bytes() == b"bytes"
+    serve(monkeypatch, {})
+    assert source.locate(None) == cache / "some"
+
+
+def test_members_of_an_archive_are_unpacked_and_the_archive_removed(cache, monkeypatch):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as tar:
+        for name in ("in/a.bin", "in/b.bin"):
+            member = tarfile.TarInfo(name)
+            member.size = 3
+            tar.addfile(member, io.BytesIO(b"abc"))
+    url = "https://example.org/all.tar.gz"
+    archive = Download(url, sha(file.getvalue()))
+    serve(monkeypatch, {url: file.getvalue()})
+    folder = Source("some", ("in/a.bin",), download_members(archive, "in/a.bin")).locate(None)
+    assert (folder / "in" / "a.bin").read_bytes() == b"abc"
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == ["a.bin"]
+
+
+def test_without_a_network_one_sentence_says_what_to_save_where(cache, monkeypatch):
+    serve(monkeypatch, {})
+    words = r"could not be downloaded from http.* \(ConnectionError\): fetch it yourself and save"
+    with pytest.raises(MissingDataError, match=words) as error:
+        load("mnist")
+    assert "\n" not in str(error.value)
+    assert str(cache / "mnist" / "train-images-idx3-ubyte.gz") in str(error.value)
+
+
+def test_other_bytes_than_the_pinned_ones_are_refused(cache, monkeypatch):
+    url = "https://example.org/a.gz"
+    serve(monkeypatch, {url: b"tampered"})
+    with pytest.raises(DataError, match=r"a\.gz from https.* must have SHA-256 [0-9a-f]{64}, but"):
+        Source("some", ("a.gz",), download_each(Download(url, sha(b"bytes")))).locate(None)
+
+
+@pytest.mark.parametrize(("module", "name"), [("sklearn.datasets", "digits"), ("pooch", "mnist")])
+def test_a_missing_extra_prints_the_line_that_installs_it(
+    monkeypatch, no_environment, module, name
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, module.partition(".")[0], None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'fedtern\[torch\]'"):
+        load(name)
+
+
+def test_data_needs_neither_torch_nor_any_other_extra_to_be_imported():
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('torch', 'sklearn', 'pooch')));"
+        "import fedtern.data, fedtern.data.splits"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_speech_is_downloaded_prepared_and_its_archive_removed(cache, monkeypatch):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as tar:
+        for word in speech_module.WORDS:
+            for speaker in ("00176480", "022cd682"):  # the second is a published test speaker
+                member, clip = (
+                    tarfile.TarInfo(f"./{word}/{speaker}_nohash_0.wav"),
+                    wav(tone(440, 0.1)),
+                )
+                member.size = len(clip)
+                tar.addfile(member, io.BytesIO(clip))
+    archive = replace(speech_module._ARCHIVE, sha256=sha(file.getvalue()))
+    monkeypatch.setattr(speech_module, "_ARCHIVE", archive)
+    serve(monkeypatch, {archive.url: file.getvalue()})
+    assert len(load("speech-commands").train_labels) == 10
+    assert [path.name for path in (cache / "speech-commands").iterdir()] == [
+        "speech-commands-10.npz"
+    ]
+    serve(monkeypatch, {})
+    assert len(load("speech-commands").test_labels) == 10
+
+
+def test_a_broken_extra_is_not_called_missing(tmp_path, monkeypatch):
+    (tmp_path / "broken_extra.py").write_text("import something_it_lacks")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="something_it_lacks"):
+        require("broken_extra", "torch", "this test")
