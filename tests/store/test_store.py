@@ -149,7 +149,7 @@ def test_a_draft_left_by_a_crash_is_ignored(tmp_path, open_server):
     server = open_server(tmp_path / "s")
     server.finish_round()
     server.store.close()
-    (tmp_path / "s" / "00000001.draft").write_bytes(b"half a snapsh")
+    (tmp_path / "s" / "00000001.safetensors.draft").write_bytes(b"half a snapsh")
     assert open_server(tmp_path / "s").round == 1
 
 

@@ -67,7 +67,7 @@ WIDEST_DENSITY = (
 _ASCENDING = WIDEST_DENSITY[::-1]
 
 
-def golomb_width(count: int, size: int) -> int:
+def golomb_width(count: float, size: float) -> int:
     """b*, the low bits of each gap, from the message's own density.
 
     >>> golomb_width(10, 1000), golomb_width(1, 400), golomb_width(1, 2)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fedtern.errors import DataError, MissingDataError
 from fedtern.extras import require
+from fedtern.files import write_whole
 
 VARIABLE = "FEDTERN_DATA"
 """The environment variable that names a data directory."""
@@ -105,18 +106,15 @@ def download_members(archive: Download, *members: str) -> Callable[[Path], None]
                 if file is None:  # a pinned archive has them all
                     raise MissingDataError(f"{path} has no member {member}")
                 with file:
-                    write_whole(folder / member, file.read())
+                    _write_member(folder / member, file.read())
         path.unlink()
 
     return fill
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that is complete whenever it is there at all."""
+def _write_member(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_bytes(data)
-    partial.replace(path)
+    write_whole(path, [data])
 
 
 def _cache() -> Path:

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtern.data.dataset import Dataset
-from fedtern.data.files import Download, Source, data_root, write_whole
+from fedtern.data.files import Download, Source, data_root
 from fedtern.data.mel import BANDS, FRAMES, features, read_wav
 from fedtern.errors import DataError
+from fedtern.files import write_whole
 
 WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 """The ten keywords, in the order of their class numbers."""
@@ -114,7 +115,7 @@ def write_prepared(path: Path, clips: Clips) -> None:
     """Write what ``read_prepared`` reads."""
     data = io.BytesIO()
     np.savez_compressed(data, features=clips.pictures, names=np.array(clips.names))
-    write_whole(path, data.getvalue())
+    write_whole(path, [data.getvalue()])
 
 
 def read_archive(path: Path) -> Clips:

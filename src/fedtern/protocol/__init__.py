@@ -4,12 +4,14 @@ from fedtern.protocol.client import Client
 from fedtern.protocol.messages import Broadcast, Upload
 from fedtern.protocol.server import Server, broadcast_record, upload_record
 from fedtern.protocol.terms import Terms
+from fedtern.protocol.uplink import Uplink
 
 __all__ = [
     "Broadcast",
     "Client",
     "Server",
     "Terms",
+    "Uplink",
     "Upload",
     "broadcast_record",
     "upload_record",

@@ -10,12 +10,12 @@ from numpy.typing import ArrayLike
 from fedtern.compressors import check_finite
 from fedtern.errors import LocalProtocolError, MissedRounds
 from fedtern.layout import Layout, Vector, own_vector, read_only
-from fedtern.memory import EMPTY, State
 from fedtern.methods import Method
 from fedtern.protocol.catchup import Model, Replay, Sum, open_for_client
-from fedtern.protocol.messages import Broadcast, Upload
+from fedtern.protocol.messages import Broadcast
 from fedtern.protocol.replica import Replica
 from fedtern.protocol.terms import Terms
+from fedtern.protocol.uplink import Uplink
 from fedtern.snapshot import Snapshot, pack_blobs, unpack_blobs
 from fedtern.wire import check_id
 
@@ -52,11 +52,10 @@ class Client:
         assert layout is not None  # one of the two was given
         self.client_id = check_id(client_id)
         self.terms = Terms(federation, layout, method)
-        self.seed = seed
         self.round = -1 if vector is None else 0
         self._replica = Replica(np.zeros(layout.size, np.float32) if vector is None else vector)
-        self._memory: State = EMPTY
-        self._pending: bytes | None = None  # always an upload to the weights of this round
+        # A pending upload is always one to the weights of this round.
+        self._uplink = Uplink(client_id, self.terms, seed)
         check_finite(self._replica.weights, layout)
 
     @property
@@ -69,16 +68,16 @@ class Client:
     @property
     def residual(self) -> Vector:
         """What the uploads so far have left out; read-only."""
-        return read_only(self._memory.get("residual", np.zeros_like(self._replica.weights)))
+        return read_only(self._uplink.memory.get("residual", np.zeros_like(self._replica.weights)))
 
     @property
     def pending(self) -> bytes | None:
         """The upload of this round, to be sent again where it may not have arrived."""
-        return self._pending
+        return self._uplink.pending
 
     def send(self, new_weights: ArrayLike) -> bytes:
         """The upload that tells the server what training made of this round's weights."""
-        if self._pending is not None:
+        if self.pending is not None:
             raise LocalProtocolError(
                 f"client {self.client_id} has made its upload of round {self.round}: send"
                 " `pending` again, or receive what followed"
@@ -88,12 +87,7 @@ class Client:
             raise ValueError(f"new_weights have shape {new.shape}, expected {self.weights.shape}")
         with np.errstate(over="ignore", invalid="ignore"):  # refused below, by name
             delta = new - self._replica.weights
-        up, layout = self.terms.method.up, self.terms.layout
-        rng = np.random.default_rng([self.seed, 1, self.client_id, self.round])
-        update, memory = up.memory.step(delta, self._memory, layout, rng)
-        data = Upload.seal(self.round, up.codec.encode(update, layout), self.terms)
-        self._memory, self._pending = memory, data
-        return data
+        return self._uplink.send(delta, self.round)
 
     def receive(self, data: bytes) -> bool:
         """Take in a broadcast or a catch-up; False if it holds nothing new.
@@ -113,7 +107,7 @@ class Client:
                 f"catch-up leads from round {message.since} to {message.round}, client"
                 f" {self.client_id} is at {self.round}: ask for another"
             )
-        self._settle(message.counted)
+        self._uplink.settle(message.counted)
         if isinstance(message, Sum):
             self._replica.apply(message.update)
         else:
@@ -129,7 +123,7 @@ class Client:
                 f" {self.round}: catch up first"
             )
         for broadcast in news:
-            self._settle(self.client_id in broadcast.counted)
+            self._uplink.settle(self.client_id in broadcast.counted)
             self._replica.apply(broadcast.update)
             self.round += 1
         return bool(news)
@@ -139,19 +133,12 @@ class Client:
         if model.votes is not None:
             self._replica.apply(model.votes)
 
-    def _settle(self, counted: bool) -> None:
-        """Forget the pending upload if it counted, else take it back."""
-        if self._pending is not None and not counted:
-            update = Upload.open(self._pending, self.terms).update
-            self._memory = self.terms.method.up.memory.give_back(self._memory, update)
-        self._pending = None
-
     def snapshot(self) -> Snapshot:
         """Everything, for ``restore``."""
         arrays = {
             **self._replica.to_arrays(),
-            **{f"memory.{name}": vector for name, vector in self._memory.items()},
-            **pack_blobs({"pending": [] if self._pending is None else [self._pending]}),
+            **{f"memory.{name}": vector for name, vector in self._uplink.memory.items()},
+            **pack_blobs({"pending": [] if self.pending is None else [self.pending]}),
         }
         meta = {"kind": "client", "terms": self.terms.digest.hex(), "client": self.client_id}
         return Snapshot(arrays, {**meta, "round": self.round})
@@ -162,8 +149,8 @@ class Client:
         pending = unpack_blobs(snapshot.arrays, "pending")
         self.round = snapshot.meta["round"]
         self._replica = Replica.from_arrays(snapshot.arrays)
-        self._memory = snapshot.starting_with("memory.")
-        self._pending = pending[0] if pending else None
+        self._uplink.memory = snapshot.starting_with("memory.")
+        self._uplink.pending = pending[0] if pending else None
 
     def replay(self, record: bytes) -> None:
         """Receive once more what was received before."""

@@ -28,6 +28,11 @@ class History:
         while self.nbytes > self.limit:
             self.nbytes -= len(self._broadcasts.popleft().data)
 
+    @property
+    def newest(self) -> bytes | None:
+        """The last broadcast, if there is one and it fits."""
+        return self._broadcasts[-1].data if self._broadcasts else None
+
     def between(self, since: int, now: int) -> list[Broadcast] | None:
         """The broadcasts of these rounds; None where some of them are gone."""
         if since == now:

@@ -160,6 +160,10 @@ class Server:
         self.cohort = broadcast.cohort
         self.round += 1
 
+    def newest_broadcast(self, since: int) -> bytes | None:
+        """The last round's broadcast, for a client that missed no other; None for any other."""
+        return self._history.newest if since == self.round - 1 else None
+
     def catch_up(self, client_id: int, since: int) -> bytes:
         """What takes a client from round ``since`` to this one, in the fewest bytes.
 

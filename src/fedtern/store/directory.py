@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Protocol
 
 from fedtern.errors import DecodeError, FedternError, StoreError
+from fedtern.files import sync_directory, write_whole
 from fedtern.snapshot import Snapshot
 from fedtern.store.log import Log
 
@@ -140,18 +141,11 @@ class Store:
 
     def _write_snapshot(self, generation: int, snapshot: Snapshot) -> None:
         path = self._file(generation, "safetensors")
-        draft = path.with_suffix(".draft")
-        with draft.open("wb") as file:
-            for chunk in snapshot.chunks():
-                file.write(chunk)
-            self._snapshot_bytes = file.tell()
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        self._snapshot_bytes = write_whole(path, snapshot.chunks())
         if self._log is not None:
             self._log.close()
         self._log = Log(self._file(generation, "log"))
-        _sync_directory(self.path)
+        sync_directory(self.path)
 
     def _open_log(self) -> Log:
         if self._log is None:
@@ -203,12 +197,3 @@ class Store:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _sync_directory(path: Path) -> None:
-    """Make a rename survive a power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

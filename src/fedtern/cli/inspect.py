@@ -1,4 +1,4 @@
-"""The command line: what is on the screen, and nothing else."""
+"""``fedtern inspect``."""
 
 from __future__ import annotations
 
@@ -12,30 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-import fedtern
 from fedtern.errors import FedternError
 from fedtern.inspection import Inspection, inspect
 from fedtern.layout import Layout
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"fedtern {fedtern.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _fedtern(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, help="Print the version.")
-    ] = False,
-) -> None:
-    """Federated learning in a thousandth of the bandwidth."""
-
-
-@app.command("inspect")
 def inspect_command(
     file: Annotated[Path, typer.Argument(help="A message: what compress() or a peer wrote.")],
     size: Annotated[

@@ -1,0 +1,70 @@
+"""What a person sees while a federation trains."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedtern.engines.local import Federation, Round
+
+
+def summary(found: Round) -> str:
+    """Where things stand, in a line."""
+    ratio = (
+        found.dense_bytes / max(found.up_bytes_mean, 1),
+        found.dense_bytes / max(found.down_bytes_mean, 1),
+    )
+    return (
+        f"accuracy {found.accuracy:.2%}  up {found.up_bytes_mean / 1e6:.3f} MB (1/{ratio[0]:,.0f})"
+        f"  down {found.down_bytes_mean / 1e6:.3f} MB (1/{ratio[1]:,.0f})"
+    )
+
+
+class Watch:
+    """A live bar on a terminal, plain lines elsewhere (at most one every two seconds)."""
+
+    def __init__(self, label: str, total: int, quiet: bool = False) -> None:
+        self.label, self.total, self.quiet = label, total, quiet
+        self._said = 0.0
+        self._live = sys.stderr.isatty() and not quiet
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,}/{task.total:,}"),
+            TextColumn("{task.fields[state]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=not self._live,
+        )
+        self._task = self._bar.add_task(label, total=total, state="")
+
+    def __enter__(self) -> Watch:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def moved(self, federation: Federation) -> None:
+        """A round has ended."""
+        self._bar.update(self._task, completed=min(federation.iteration, self.total))
+
+    def evaluated(self, found: Round) -> None:
+        """An evaluation has ended."""
+        self._bar.update(self._task, state=summary(found))
+        last = found.iteration >= self.total
+        if not self._live and not self.quiet and (last or time.monotonic() - self._said > 2):
+            self._said = time.monotonic()
+            typer.echo(
+                f"{self.label}: {found.iteration:,}/{self.total:,}  {summary(found)}", err=True
+            )

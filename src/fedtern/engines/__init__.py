@@ -1,0 +1,1 @@
+"""Ways to run a federation. Each drives the same server and client."""

@@ -1,0 +1,214 @@
+"""A whole federation in one process, on real messages in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from fedtern.analytic import bits
+from fedtern.data import Split
+from fedtern.engines.meter import Meter, Traffic
+from fedtern.engines.states import States, Vectors
+from fedtern.environment import Environment
+from fedtern.layout import Vector
+from fedtern.methods import Method
+from fedtern.protocol import Client, Server, Uplink
+from fedtern.protocol.catchup import open_for_client
+from fedtern.snapshot import Snapshot
+from fedtern.training.batches import Batches
+from fedtern.training.examples import Examples
+from fedtern.training.flat import FlatModel
+
+_WITNESS = (1 << 64) - 1  # the id of a client that only listens
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """How clients train between two messages."""
+
+    learning_rate: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class Round:
+    """Where a federation stands: quality, traffic and time since it began."""
+
+    iteration: int
+    round: int
+    loss: float
+    accuracy: float
+    up_bytes: int
+    down_bytes: int
+    up_bytes_mean: float
+    down_bytes_mean: float
+    up_bytes_paper: float
+    down_bytes_paper: float
+    dense_bytes: int
+    seconds: dict[str, float]
+
+
+class Federation:
+    """A server and many clients that share one copy of the model.
+
+    Replicas are bit-exact, so a client that has caught up holds the same weights as everybody: one
+    client that hears every broadcast keeps them for all. Each client has its own residual, its own
+    momentum and its own place in its data; and it pays for what it missed, in messages that are
+    written and read like any other.
+    """
+
+    def __init__(
+        self,
+        model: FlatModel,
+        examples: tuple[Examples, Examples],
+        split: Split,
+        method: Method,
+        environment: Environment,
+        sgd: Sgd,
+        *,
+        seed: int = 0,
+        memory_bytes: int | None = None,
+    ) -> None:
+        self.model, self.sgd = model, sgd
+        self.train, self.test = examples
+        self.environment, self.split, self.seed = environment, split, seed
+        self.server = Server(model.weights, method, model.layout, seed=seed)
+        self.witness = Client(_WITNESS, method, model.layout, model.weights)
+        self.meter = Meter()
+        self._states = States(memory_bytes)
+        self._rounds = np.zeros(len(split), np.int64)  # that each client's replica is at
+        self._batches = np.zeros(len(split), np.int64)  # that each client has trained on
+
+    @property
+    def iteration(self) -> int:
+        """How many local iterations a client that always takes part has made."""
+        return self.server.round * self.server.terms.method.local_steps
+
+    def step(self) -> None:
+        """One round: everybody in the cohort catches up, trains and uploads; the server answers."""
+        method, size = self.server.terms.method, self.server.terms.layout.size
+        cohort = self.environment.cohort(self.seed, self.server.round)
+        lags = [self.server.round - int(self._rounds[i]) for i in cohort]
+        down = [self._download(i) for i in cohort]
+        up = [self._upload(i) for i in cohort]
+        with self.meter.phase("aggregate"):
+            broadcast = self.server.finish_round()
+        with self.meter.phase("decode"):
+            self.witness.receive(broadcast.data)
+        self.meter.up.add(up, len(up) * bits(method.up, size))
+        self.meter.down.add(down, sum(bits(method.down, size, lag) for lag in lags if lag))
+
+    def _download(self, i: int) -> int:
+        """Bring a client up to date; the bytes that took."""
+        since, self._rounds[i] = int(self._rounds[i]), self.server.round
+        if since == self.server.round:
+            return 0
+        with self.meter.phase("encode"):
+            data = self.server.newest_broadcast(since) or self.server.catch_up(i, since)
+        with self.meter.phase("decode"):
+            open_for_client(data, self.server.terms)
+        return len(data)
+
+    def _upload(self, i: int) -> int:
+        """Train a client and send what came out; the bytes that took."""
+        state = self._states.get(i)
+        with self.meter.phase("train"):
+            delta, velocity = self._train(i, state.get("velocity"))
+        uplink = Uplink(i, self.server.terms, self.seed)
+        uplink.memory = {n: v for n, v in state.items() if n != "velocity"}
+        with self.meter.phase("compress"):
+            update, memory = uplink.compress(delta, self.server.round)
+        with self.meter.phase("encode"):
+            data = uplink.seal(update, memory, self.server.round)
+        with self.meter.phase("decode"):
+            self.server.receive(i, data, num_examples=self.split.sizes[i])
+        kept: Vectors = dict(memory)
+        self._states.put(i, kept if velocity is None else {**kept, "velocity": velocity})
+        return len(data)
+
+    def _train(self, i: int, velocity: Vector | None) -> tuple[Vector, Vector | None]:
+        steps = self.server.terms.method.local_steps
+        batches = Batches(self.split.clients[i], self.environment.batch_size, self.seed, i)
+        taken = batches.take(int(self._batches[i]), steps)
+        self._batches[i] += steps
+        weights = self.witness.weights
+        self.model.load(weights)
+        velocity = self.model.train(
+            (self.train.batch(*batch) for batch in taken),
+            self.sgd.learning_rate,
+            self.sgd.momentum,
+            self.sgd.weight_decay,
+            velocity,
+        )
+        with np.errstate(over="ignore", invalid="ignore"):  # refused when it is compressed
+            return self.model.weights - weights, velocity
+
+    def evaluate(self) -> Round:
+        """Test the model as the clients have it."""
+        with self.meter.phase("evaluate"):
+            self.model.load(self.witness.weights)
+            loss, accuracy = self.model.evaluate(self.test)
+        up, down = self.meter.up, self.meter.down
+        return Round(
+            iteration=self.iteration,
+            round=self.server.round,
+            loss=loss,
+            accuracy=accuracy,
+            up_bytes=up.total,
+            down_bytes=down.total,
+            up_bytes_mean=up.mean,
+            down_bytes_mean=down.mean,
+            up_bytes_paper=up.paper,
+            down_bytes_paper=down.paper,
+            dense_bytes=4 * self.server.terms.layout.size * self.iteration,
+            seconds=dict(self.meter.seconds),
+        )
+
+    def snapshot(self) -> Snapshot:
+        """Everything, for ``restore``."""
+        server, witness = self.server.snapshot(), self.witness.snapshot()
+        arrays: dict[str, Any] = {
+            **{f"server.{name}": array for name, array in server.arrays.items()},
+            **{f"witness.{name}": array for name, array in witness.arrays.items()},
+            "rounds": self._rounds,
+            "batches": self._batches,
+        }
+        for client, vectors in self._states.items():
+            arrays |= {f"client.{client}.{name}": vector for name, vector in vectors.items()}
+        meta = {"server": server.meta, "witness": witness.meta, "meter": asdict(self.meter)}
+        return Snapshot(arrays, meta)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Become what ``snapshot`` was taken of."""
+        for part in ("server", "witness"):
+            arrays = snapshot.starting_with(f"{part}.")
+            getattr(self, part).restore(Snapshot(arrays, snapshot.meta[part]))
+        self._rounds = snapshot.arrays["rounds"].copy()
+        self._batches = snapshot.arrays["batches"].copy()
+        clients: dict[int, Vectors] = {}
+        for name, vector in snapshot.starting_with("client.").items():
+            number, _, kind = name.partition(".")
+            clients.setdefault(int(number), {})[kind] = vector.copy()
+        self._states = States(self._states.limit)
+        for client, vectors in clients.items():
+            self._states.put(client, vectors)
+        meter = snapshot.meta["meter"]
+        self.meter = Meter(Traffic(**meter["up"]), Traffic(**meter["down"]))
+        self.meter.seconds.update(meter["seconds"])
+
+
+def rounds_of(federation: Federation, iterations: int, evaluate_every: int) -> Iterator[Round]:
+    """Train for a number of iterations and say where things stand every so often.
+
+    A round is never split: it may go past a multiple of ``evaluate_every``, or past the end.
+    """
+    while federation.iteration < iterations:
+        before = federation.iteration // evaluate_every
+        federation.step()
+        after = federation.iteration // evaluate_every
+        if after > before or federation.iteration >= iterations:
+            yield federation.evaluate()

@@ -1,0 +1,43 @@
+"""What a simulation has cost so far: bytes each way, and seconds by phase."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+PHASES = ("train", "compress", "encode", "decode", "aggregate", "evaluate")
+
+
+@dataclass
+class Traffic:
+    """One direction: real bytes of all clients, their mean over each cohort, the paper's count."""
+
+    total: int = 0
+    mean: float = 0.0
+    paper: float = 0.0
+
+    def add(self, sizes: list[int], paper_bits: float) -> None:
+        """Count one round: the bytes of each client in it, and the paper's bits of all together."""
+        self.total += sum(sizes)
+        self.mean += sum(sizes) / len(sizes)
+        self.paper += paper_bits / 8 / len(sizes)
+
+
+@dataclass
+class Meter:
+    """Counters that only grow."""
+
+    up: Traffic = field(default_factory=Traffic)
+    down: Traffic = field(default_factory=Traffic)
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time what happens inside."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.perf_counter() - begin

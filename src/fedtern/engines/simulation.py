@@ -1,0 +1,123 @@
+"""``simulate``: anybody's model and data in a federation, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fedtern.data import Dataset
+from fedtern.engines.local import Federation, Round, Sgd, rounds_of
+from fedtern.environment import Environment
+from fedtern.methods import Method, stc
+from fedtern.training.augment import Augment, Transform
+from fedtern.training.flat import FlatModel
+from fedtern.training.tasks import Task, get_task
+
+
+def simulate(
+    model: nn.Module | str,
+    data: Dataset | str | Path | None = None,
+    method: Method | None = None,
+    *,
+    environment: Environment | None = None,
+    iterations: int | None = None,
+    learning_rate: float | None = None,
+    momentum: float | None = None,
+    weight_decay: float | None = None,
+    augment: Augment | None = None,
+    transform: Transform | None = None,
+    evaluate_every: int | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    memory_bytes: int | None = None,
+) -> Iterator[Round]:
+    """Train a federation and yield where it stands at every evaluation.
+
+    Args:
+        model: a module and, as ``data``, the dataset to train it on; or the name of a task, with
+            the directory its dataset is in.
+        method: what is sent; sparse ternary compression by default.
+        environment: who takes part with which data; the paper's base configuration by default.
+        iterations: of each client that always takes part; a task has a default.
+        evaluate_every: iterations between two evaluations; by default a fiftieth of all.
+        memory_bytes: what residuals and momentum may take before some are kept on disk.
+
+    >>> rounds = list(simulate("logistic-digits", iterations=40, evaluate_every=20))
+    >>> [r.iteration for r in rounds], rounds[-1].accuracy > 0.5
+    ([20, 40], True)
+
+    """
+    if isinstance(model, str):
+        if isinstance(data, Dataset):
+            raise ValueError(
+                f"task {model!r} has a dataset of its own: pass its directory, or a module"
+            )
+        task = get_task(model)
+        dataset = task.load(data)
+    else:
+        task, dataset = _own_task(model, data, iterations, learning_rate, augment, transform)
+    federation = federate(
+        task,
+        dataset,
+        method or stc(),
+        environment or Environment(),
+        Sgd(
+            _given(learning_rate, task.learning_rate),
+            _given(momentum, task.momentum),
+            _given(weight_decay, task.weight_decay),
+        ),
+        seed=seed,
+        device=device,
+        memory_bytes=memory_bytes,
+    )
+    total = int(_given(iterations, task.iterations))
+    return rounds_of(federation, total, evaluate_every or max(total // 50, 1))
+
+
+def federate(
+    task: Task,
+    dataset: Dataset,
+    method: Method,
+    environment: Environment,
+    sgd: Sgd,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+    memory_bytes: int | None = None,
+) -> Federation:
+    """A federation at its first round."""
+    return Federation(
+        FlatModel(task.build(seed), device),
+        task.examples(dataset, device),
+        environment.deal(dataset, seed),
+        method,
+        environment,
+        sgd,
+        seed=seed,
+        memory_bytes=memory_bytes,
+    )
+
+
+def _own_task(
+    model: nn.Module,
+    data: Dataset | str | Path | None,
+    iterations: int | None,
+    learning_rate: float | None,
+    augment: Augment | None,
+    transform: Transform | None,
+) -> tuple[Task, Dataset]:
+    if not isinstance(data, Dataset):
+        raise ValueError("a model of your own needs a Dataset as data: Dataset(name, inputs, ...)")
+    if iterations is None or learning_rate is None:
+        raise ValueError("a model of your own needs iterations and learning_rate")
+    task = Task(
+        "own", data, lambda: model, learning_rate, iterations, augment=augment, transform=transform
+    )
+    return task, data
+
+
+def _given(value: float | None, default: float) -> float:
+    return default if value is None else value

@@ -1,0 +1,6 @@
+"""Named, repeatable runs and the directories they live in."""
+
+from fedtern.experiments.experiment import Experiment, parse_method
+from fedtern.experiments.runs import Run, open_run
+
+__all__ = ["Experiment", "Run", "open_run", "parse_method"]

@@ -1,0 +1,45 @@
+"""A client's upward traffic: what it remembers, and the upload it has not heard of yet."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedtern.layout import Vector
+from fedtern.memory import EMPTY, State
+from fedtern.protocol.messages import Upload
+from fedtern.protocol.terms import Terms
+from fedtern.updates import Update
+
+
+class Uplink:
+    """Turns deltas into uploads; one that did not count is taken back."""
+
+    def __init__(self, client_id: int, terms: Terms, seed: int = 0) -> None:
+        self.client_id = client_id
+        self.terms = terms
+        self.seed = seed
+        self.memory: State = EMPTY
+        self.pending: bytes | None = None
+
+    def send(self, delta: Vector, round: int) -> bytes:
+        """The upload for a round; takes ``delta`` over."""
+        return self.seal(*self.compress(delta, round), round)
+
+    def compress(self, delta: Vector, round: int) -> tuple[Update, State]:
+        """What would be sent and remembered; nothing has changed yet."""
+        rng = np.random.default_rng([self.seed, 1, self.client_id, round])
+        return self.terms.method.up.memory.step(delta, self.memory, self.terms.layout, rng)
+
+    def seal(self, update: Update, memory: State, round: int) -> bytes:
+        """Write an update as an upload and remember both."""
+        payload = self.terms.method.up.codec.encode(update, self.terms.layout)
+        data = Upload.seal(round, payload, self.terms)
+        self.memory, self.pending = memory, data
+        return data
+
+    def settle(self, counted: bool) -> None:
+        """Forget the pending upload if it counted, else take it back."""
+        if self.pending is not None and not counted:
+            update = Upload.open(self.pending, self.terms).update
+            self.memory = self.terms.method.up.memory.give_back(self.memory, update)
+        self.pending = None
