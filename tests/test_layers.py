@@ -11,7 +11,7 @@ import fedtern
 ROOT = Path(fedtern.__file__).parent
 
 # Lowest first. A module may import from lower layers and from its own.
-LAYERS = (
+CORE = (
     ("errors",),
     ("layout",),
     ("kernels",),
@@ -20,13 +20,21 @@ LAYERS = (
     ("compressors", "codecs"),
     ("memory", "aggregate", "arrays"),
     ("methods",),
-    ("protocol",),
-    ("store",),
-    ("inspection",),
-    ("", "__main__", "cli"),
+    ("analytic", "protocol"),
 )
-RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-LAST_OF_THE_CORE = RANK["protocol"]
+ABOVE = (
+    ("extras", "files", "names"),
+    ("store", "data"),
+    ("environment",),
+    ("training",),
+    ("engines",),
+    ("experiments", "inspection", "report"),
+    ("cli",),
+    ("", "__main__"),
+)
+RANK = {name: rank for rank, layer in enumerate(CORE + ABOVE) for name in layer}
+LAST_OF_THE_CORE = len(CORE) - 1
+TORCH_FREE = {"data", "environment", "store", "inspection", "report"}
 NO_IO = {"os", "pathlib", "io", "time", "datetime", "logging", "random", "socket", "tempfile"}
 
 
@@ -61,12 +69,18 @@ def test_imports_point_downwards():
 def test_the_core_needs_numpy_and_numba_only_and_does_no_io():
     for name, path in modules():
         if RANK[name] > LAST_OF_THE_CORE:
-            continue
+            continue  # and what it may import is ranked lower still
         for target in imports(path):
             package = target.partition(".")[0]
             assert package in {"fedtern", "numpy", "numba"} | set(sys.stdlib_module_names)
             assert package not in NO_IO, f"{path} imports {target}"
             assert "open(" not in path.read_text().replace(".open(", "").replace("def open(", "")
+
+
+def test_torch_is_imported_where_models_are_trained_and_nowhere_else():
+    for name, path in modules():
+        if name in TORCH_FREE:
+            assert not any(target.startswith("torch") for target in imports(path)), path
 
 
 def test_modules_can_be_read_in_one_sitting():

@@ -1,17 +1,24 @@
 """Federated learning in a thousandth of the bandwidth."""
 
+from typing import TYPE_CHECKING
+
 from fedtern.arrays import compress, decompress
+from fedtern.environment import Environment
 from fedtern.errors import (
+    DataError,
     DecodeError,
     DuplicateUpload,
     FedternError,
     LateUpload,
     LocalProtocolError,
     MissedRounds,
+    MissingDataError,
+    MissingExtraError,
     NonFiniteError,
     RemoteProtocolError,
     StoreError,
 )
+from fedtern.extras import require
 from fedtern.layout import Layout
 from fedtern.methods import METHODS, Link, Method, fedavg, sgd, signsgd, stc, topk
 from fedtern.protocol import Broadcast, Client, Server
@@ -20,14 +27,30 @@ from fedtern.store import DurableClient, DurableServer, Store
 
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:
+    from fedtern.engines.simulation import simulate
+
+
+def __getattr__(name: str) -> object:
+    """Import what needs torch when it is asked for, and not before."""
+    if name == "simulate":
+        require("torch", "torch", "fedtern.simulate")
+        from fedtern.engines.simulation import simulate
+
+        return simulate
+    raise AttributeError(f"module 'fedtern' has no attribute {name!r}")
+
+
 __all__ = [
     "METHODS",
     "Broadcast",
     "Client",
+    "DataError",
     "DecodeError",
     "DuplicateUpload",
     "DurableClient",
     "DurableServer",
+    "Environment",
     "FedternError",
     "LateUpload",
     "Layout",
@@ -35,6 +58,8 @@ __all__ = [
     "LocalProtocolError",
     "Method",
     "MissedRounds",
+    "MissingDataError",
+    "MissingExtraError",
     "NonFiniteError",
     "RemoteProtocolError",
     "Server",
@@ -46,6 +71,7 @@ __all__ = [
     "fedavg",
     "sgd",
     "signsgd",
+    "simulate",
     "stc",
     "topk",
 ]

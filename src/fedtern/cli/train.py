@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import sys
@@ -201,6 +202,7 @@ def _go(
             data_dir,
             device=device,
             memory_bytes=memory_bytes,
+            checkpoint_seconds=float(os.environ.get("FEDTERN_CHECKPOINT_SECONDS", 30)),
             stopped=lambda: len(interrupts) > 0,
             progress=watch.moved,
         ):

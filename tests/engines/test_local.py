@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import fedtern  # noqa: E402
+from fedtern import Snapshot, fedavg, sgd, signsgd, stc, topk  # noqa: E402
+from fedtern.data import Dataset  # noqa: E402
+from fedtern.engines.local import Federation, Round, Sgd, rounds_of  # noqa: E402
+from fedtern.engines.simulation import federate, simulate  # noqa: E402
+from fedtern.engines.states import States  # noqa: E402
+from fedtern.environment import Environment  # noqa: E402
+from fedtern.training import get_task  # noqa: E402
+from fedtern.training.flat import FlatModel  # noqa: E402
+
+TASK = get_task("mlp-digits")
+SOME = Environment(clients=12, participation=0.25, classes_per_client=2)
+METHODS = {
+    "sgd": sgd(),
+    "fedavg": fedavg(5, weighted=True),
+    "signsgd": signsgd(0.002),
+    "topk": topk(0.01),
+    "stc": stc(0.01, 0.01),
+    "stc-delay": stc(0.01, 0.01, local_steps=4, scope="tensor"),
+}
+every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    pytest.importorskip("sklearn")
+    return TASK.load()
+
+
+def make(digits, method, momentum=0.9, environment=SOME, **options) -> Federation:
+    return federate(TASK, digits, method, environment, Sgd(0.05, momentum, 1e-4), seed=3, **options)
+
+
+def untimed(found: Round) -> Round:
+    return replace(found, seconds={})
+
+
+def play(federation: Federation, rounds: int) -> list[Round]:
+    for _ in range(rounds):
+        federation.step()
+    return [untimed(federation.evaluate())]
+
+
+@every_method
+def test_the_same_seed_gives_the_same_bytes(digits, method):
+    one, two = make(digits, method), make(digits, method)
+    assert play(one, 8) == play(two, 8)
+    assert one.server.weights.tobytes() == two.server.weights.tobytes()
+
+
+@every_method
+def test_clients_train_on_what_they_have_decoded(digits, method):
+    federation = make(digits, method)
+    for _ in range(6):
+        federation.step()
+        assert federation.witness.weights.tobytes() == federation.server.weights.tobytes()
+
+
+@every_method
+def test_a_restored_federation_goes_on_to_the_same_bytes(digits, method):
+    whole, first = make(digits, method), make(digits, method)
+    play(whole, 7)
+    play(first, 3)
+    second = make(digits, method)
+    second.restore(Snapshot.from_bytes(first.snapshot().to_bytes()))
+    assert play(second, 4) == [untimed(whole.evaluate())]
+    assert second.server.weights.tobytes() == whole.server.weights.tobytes()
+
+
+@every_method
+def test_states_that_do_not_fit_are_kept_on_disk_without_a_difference(digits, method):
+    roomy, tight = make(digits, method), make(digits, method, memory_bytes=30_000)
+    assert play(roomy, 10) == play(tight, 10)
+    assert tight._states.nbytes <= 30_000
+    assert tight._states.spilled or not roomy._states.nbytes > 30_000
+    saved = make(digits, method)
+    saved.restore(Snapshot.from_bytes(tight.snapshot().to_bytes()))
+    assert play(saved, 2) == play(roomy, 2)
+
+
+def test_only_clients_that_took_part_have_a_residual(digits):
+    federation = make(digits, stc(0.01, 0.01), momentum=0.0)
+    assert not list(federation._states.items())
+    play(federation, 2)
+    cohorts = {i for t in (0, 1) for i in SOME.cohort(3, t)}
+    assert [i for i, _ in federation._states.items()] == sorted(cohorts)
+
+
+def test_flat_sgd_is_torchs_sgd(digits):
+    model, (train, _) = TASK.build(0), TASK.examples(digits)
+    flat = FlatModel(model)
+    reference = TASK.build(0)
+    optimizer = torch.optim.SGD(reference.parameters(), 0.1, 0.9, weight_decay=1e-3)
+    batches = [train.batch(np.arange(20 * i, 20 * i + 20)) for i in range(12)]
+    velocity = flat.train(batches[:5], 0.1, 0.9, 1e-3)
+    flat.train(batches[5:], 0.1, 0.9, 1e-3, velocity)
+    for inputs, labels in batches:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(reference(inputs), labels).backward()
+        optimizer.step()
+    expected = np.concatenate([p.detach().numpy().reshape(-1) for p in reference.parameters()])
+    assert np.allclose(flat.weights, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_full_participation_without_compression_is_plain_sgd_on_the_union(digits):
+    """The uncompressed federation follows large-batch SGD; to float tolerance, not bit for bit."""
+    everyone = Environment(clients=4, participation=1.0, batch_size=10, split="iid")
+    federation = make(digits, sgd(), momentum=0.0, environment=everyone)
+    plain = FlatModel(TASK.build(3))
+    from fedtern.training.batches import Batches
+
+    for t in range(5):
+        federation.step()
+        rows = np.concatenate(
+            [
+                next(Batches(c, 10, 3, i).take(t, 1))[0]
+                for i, c in enumerate(federation.split.clients)
+            ]
+        )
+        plain.train([federation.train.batch(rows)], 0.05, 0.0, 1e-4)
+    assert np.allclose(plain.weights, federation.server.weights, atol=1e-5)
+
+
+def test_bytes_are_what_was_sent(digits):
+    environment = Environment(clients=6, participation=0.5, split="iid")
+    federation = make(digits, sgd(), environment=environment)
+    size = 4 * federation.model.layout.size
+    found = play(federation, 1)[0]
+    assert found.down_bytes == 0  # everybody starts with the same model
+    assert found.up_bytes == 3 * found.up_bytes_mean
+    assert size < found.up_bytes_mean < size + 40
+    found = play(federation, 3)[0]
+    assert found.up_bytes_paper == 4 * size
+    assert found.dense_bytes == 4 * size
+    # Each download is one model, however many rounds were missed.
+    assert found.down_bytes % (3 * size) < 3 * 8 * 60
+    assert found.down_bytes_paper <= 3 * size
+
+
+def test_signs_that_were_missed_cost_log2_of_2s_plus_1_bits_in_the_paper(digits):
+    from fedtern.analytic import bits
+
+    method = signsgd()
+    assert bits(method.up, 1000) == 1000
+    assert bits(method.down, 1000, rounds=10) == pytest.approx(1000 * np.log2(21))
+    assert bits(stc(0.01).up, 100_000) == pytest.approx(1000 * 9.108, rel=1e-3)
+    assert bits(topk(0.01).up, 100_000) == pytest.approx(1000 * 40.108, rel=1e-3)
+    assert bits(topk(0.01).down, 100_000, rounds=3) == 3_200_000
+
+
+def test_a_plain_module_and_arrays_can_be_simulated():
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((600, 8)).astype(np.float32)
+    labels = (inputs.sum(axis=1) > 0).astype(np.int64)
+    data = Dataset("own", inputs[:500], labels[:500], inputs[500:], labels[500:], num_classes=2)
+    rounds = list(
+        fedtern.simulate(
+            nn.Sequential(nn.Linear(8, 2)),
+            data,
+            stc(0.2, 0.2),
+            environment=Environment(clients=5, participation=0.4, classes_per_client=1),
+            iterations=60,
+            learning_rate=0.2,
+            evaluate_every=25,
+        )
+    )
+    assert [r.iteration for r in rounds] == [25, 50, 60]
+    assert rounds[-1].accuracy > 0.85
+
+
+def test_delay_does_not_split_rounds(digits):
+    federation = make(digits, fedavg(7))
+    assert [r.iteration for r in rounds_of(federation, 30, 10)] == [14, 21, 35]
+
+
+def test_what_cannot_be_federated_is_refused_in_a_sentence(digits):
+    with pytest.raises(ValueError, match="has a buffer 1.running_mean: statistics like those of"):
+        FlatModel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    with pytest.raises(ValueError, match=r"parameter weight is torch.float64; only float32"):
+        FlatModel(nn.Linear(2, 2).double())
+    with pytest.raises(ValueError, match="no parameters to train"):
+        FlatModel(nn.Flatten())
+    with pytest.raises(ValueError, match="needs a Dataset as data"):
+        simulate(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="needs iterations and learning_rate"):
+        simulate(nn.Linear(2, 2), digits)
+    with pytest.raises(ValueError, match="has a dataset of its own"):
+        simulate("mlp-digits", digits)
+
+
+def test_impossible_environments_are_refused_in_a_sentence(digits):
+    with pytest.raises(ValueError, match=r"participation 0.01 of 20 clients selects no one"):
+        Environment(clients=20, participation=0.01)
+    for wrong, match in (
+        ({"clients": 0}, "clients must be at least 1, got 0"),
+        ({"participation": 0.0}, r"participation must be in \(0, 1\], got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"split": "odd"}, "split must be one of classes, iid, dirichlet, natural, got 'odd'"),
+        ({"public": 1.0}, r"public must be in \[0, 1\), got 1"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            Environment(**wrong)
+    for wrong, match in (
+        ({"classes_per_client": 11}, "between 1 and the 10 classes there are, got 11"),
+        ({"clients": 5000}, "would hold none of the 1400 examples: use fewer clients"),
+        ({"split": "natural"}, "does not tell who made its examples"),
+        ({"split": "natural", "public": 0.1}, "cannot be combined"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            Environment(**wrong).deal(digits, 0)
+
+
+@pytest.mark.parametrize("kind", ["classes", "iid", "dirichlet"])
+@pytest.mark.parametrize("public", [0.0, 0.1])
+def test_every_split_can_be_trained_on(digits, kind, public):
+    environment = replace(SOME, split=kind, public=public)
+    assert play(make(digits, stc(0.05, 0.05), environment=environment), 2)[0].round == 2
+    first, second = (environment.deal(digits, seed) for seed in (1, 1))
+    assert all(np.array_equal(a, b) for a, b in zip(first.clients, second.clients, strict=True))
+
+
+def test_states_forget_what_is_replaced():
+    states = States(limit=100)
+    for client in range(5):
+        states.put(client, {"residual": np.full(10, client, np.float32)})
+    assert (states.nbytes, states.spilled) == (80, 3)
+    assert states.get(0)["residual"].tolist() == [0] * 10
+    states.put(0, {})
+    assert states.get(0) == {}
+    assert [client for client, _ in states.items()] == [1, 2, 3, 4]

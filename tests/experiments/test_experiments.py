@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from fedtern import Snapshot, StoreError, stc
+from fedtern.environment import Environment
+from fedtern.experiments import Experiment, open_run, parse_method
+
+QUICK = Experiment.of(
+    "logistic-digits",
+    {"name": "stc", "p_up": 0.02, "p_down": 0.02},
+    Environment(clients=10, participation=0.3, classes_per_client=2),
+    iterations=30,
+    momentum=0.5,
+    evaluate_every=10,
+)
+
+
+def test_an_experiment_survives_json_and_its_digest_tells_it_apart():
+    assert Experiment.from_json(json.loads(json.dumps(QUICK.to_json()))) == QUICK
+    others = [
+        Experiment.of("logistic-digits", {"name": "stc"}),
+        Experiment.of("logistic-digits", {"name": "stc"}, seed=1),
+        Experiment.of("mlp-digits", {"name": "stc"}),
+        Experiment.of("logistic-digits", {"name": "stc", "p_up": 0.1}),
+        Experiment.of("logistic-digits", {"name": "stc"}, Environment(clients=50)),
+        QUICK,
+    ]
+    assert len({e.digest for e in others}) == len(others)
+
+
+def test_defaults_are_written_out_so_that_they_can_change_without_harm():
+    experiment = Experiment.of("logistic-digits", {"name": "stc"})
+    assert experiment.method == {
+        "name": "stc", "p_up": 1 / 400, "p_down": 1 / 400, "local_steps": 1, "scope": "model",
+        "weighted": False,
+    }  # fmt: skip
+    assert experiment.make_method() == stc()
+    assert (experiment.iterations, experiment.evaluate_every) == (1000, 20)
+
+
+def test_an_experiment_can_be_a_toml_file(tmp_path):
+    path = tmp_path / "e.toml"
+    path.write_text(
+        'task = "logistic-digits"\niterations = 30\nmomentum = 0.5\nevaluate_every = 10\n'
+        '[method]\nname = "stc"\np_up = 0.02\np_down = 0.02\n'
+        "[environment]\nclients = 10\nparticipation = 0.3\nclasses_per_client = 2\n"
+    )
+    assert Experiment.from_toml(path) == QUICK
+    path.write_text('task = "logistic-digits"\nmethod = {name = "stc"}\ncolour = "red"\n')
+    with pytest.raises(ValueError, match=r"e.toml: .*unexpected keyword argument 'colour'"):
+        Experiment.from_toml(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "method"),
+    [
+        ("stc", {"name": "stc"}),
+        ("fedavg:local-steps=25", {"name": "fedavg", "local_steps": 25}),
+        ("topk:p_down=none,weighted=true", {"name": "topk", "p_down": None, "weighted": True}),
+        ("signsgd:delta=2e-4", {"name": "signsgd", "delta": 0.0002}),
+    ],
+)
+def test_methods_are_read_as_people_type_them(text, method):
+    assert parse_method(text) == method
+
+
+def test_bad_experiments_are_refused_in_a_sentence():
+    with pytest.raises(ValueError, match="there is no method 'stcc'; did you mean stc"):
+        Experiment.of("logistic-digits", {"name": "stcc"})
+    with pytest.raises(ValueError, match="there is no task 'logistic-digit'; did you mean"):
+        Experiment.of("logistic-digit", {"name": "stc"})
+    with pytest.raises(ValueError, match="method 'fedavg' has no parameter 'p_up'; it has local"):
+        Experiment.of("logistic-digits", {"name": "fedavg", "p_up": 0.1})
+    with pytest.raises(ValueError, match=r"p must be in \(0, 1\], got 2"):
+        Experiment.of("logistic-digits", {"name": "stc", "p_up": 2})
+    with pytest.raises(ValueError, match="iterations must be at least 1, got 0"):
+        Experiment.of("logistic-digits", {"name": "stc"}, iterations=0)
+    with pytest.raises(ValueError, match="expected parameter=value after the colon"):
+        parse_method("stc:0.1")
+
+
+def test_a_run_leaves_its_configuration_split_metrics_and_checkpoint(tmp_path):
+    run = open_run(QUICK, tmp_path, command="fedtern run")
+    assert not run.finished
+    rounds = list(run.go())
+    assert [r.iteration for r in rounds] == [10, 20, 30]
+    assert run.finished
+    assert run.path == tmp_path / QUICK.digest
+    config = json.loads((run.path / "config.json").read_text())
+    assert (config["digest"], config["parameters"]) == (QUICK.digest, 650)
+    assert Experiment.from_json(config) == QUICK
+    split = json.loads((run.path / "split.json").read_text())
+    assert np.array(split["counts"]).shape == (10, 10)
+    assert open_run(QUICK, tmp_path).rounds() == rounds
+    assert list(open_run(QUICK, tmp_path).go()) == []
+
+
+def test_a_directory_of_something_else_is_never_overwritten(tmp_path):
+    open_run(QUICK, tmp_path, exactly=tmp_path / "here")
+    other = Experiment.of("logistic-digits", {"name": "sgd"})
+    with pytest.raises(StoreError, match=f"holds experiment {QUICK.digest}, not {other.digest}"):
+        open_run(other, tmp_path, exactly=tmp_path / "here")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    with pytest.raises(StoreError, match="something that is not a run"):
+        open_run(other, tmp_path, exactly=tmp_path / "mine")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot make"):
+        open_run(other, tmp_path / "file")
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(tmp_path):
+    whole = open_run(QUICK, tmp_path / "a")
+    list(whole.go())
+    parts = open_run(QUICK, tmp_path / "b")
+    rounds = []
+
+    def stopped() -> bool:
+        rounds.append(0)
+        return len(rounds) % 7 == 0
+
+    for _ in range(6):
+        list(parts.go(stopped=stopped))
+    assert parts.finished
+    assert _untimed(parts.metrics) == _untimed(whole.metrics)
+    assert _weights(parts.checkpoint) == _weights(whole.checkpoint)
+
+
+def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path):
+    """SIGKILL at three random points of a run from the command line, then --resume."""
+    options = [
+        "run", "--method", "stc:p_up=0.02,p_down=0.02", "--classes-per-client", "2",
+        "--iterations", "300", "--evaluate-every", "7", "--momentum", "0.5", "--json",
+    ]  # fmt: skip
+    environment = {**os.environ, "FEDTERN_CHECKPOINT_SECONDS": "0.1"}
+
+    def start(out: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "fedtern", *options, "--resume", "--out", str(out)]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+
+    assert start(tmp_path / "whole").wait() == 0
+    (whole,) = (tmp_path / "whole").iterdir()
+    rng = np.random.default_rng(os.getpid())
+    kills = 0
+    while kills < 3:
+        process = start(tmp_path / "killed")
+        lines = _lines(tmp_path / "killed")
+        target = lines + int(rng.integers(1, 12))
+        while process.poll() is None and _lines(tmp_path / "killed") < target:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+        assert _lines(tmp_path / "killed") < 43, "the run ended before it could be killed"
+    assert start(tmp_path / "killed").wait() == 0
+    (killed,) = (tmp_path / "killed").iterdir()
+    assert _untimed(killed / "metrics.jsonl") == _untimed(whole / "metrics.jsonl")
+    assert _weights(killed / "checkpoint.safetensors") == _weights(whole / "checkpoint.safetensors")
+
+
+def _lines(out: Path) -> int:
+    return sum(len(path.read_text().splitlines()) for path in out.glob("*/metrics.jsonl"))
+
+
+def _untimed(metrics: Path) -> list[dict[str, object]]:
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+def _weights(checkpoint: Path) -> dict[str, bytes]:
+    arrays = Snapshot.from_bytes(checkpoint.read_bytes()).arrays
+    return {name: array.tobytes() for name, array in arrays.items()}
