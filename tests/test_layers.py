@@ -13,7 +13,7 @@ ROOT = Path(fedtern.__file__).parent
 # Lowest first. A module may import from lower layers and from its own.
 LAYERS = (
     ("errors",),
-    ("layout",),
+    ("layout", "extras"),
     ("kernels",),
     ("updates", "wire"),
     ("sums", "envelope", "snapshot"),
@@ -23,6 +23,7 @@ LAYERS = (
     ("protocol",),
     ("store",),
     ("inspection",),
+    ("report",),
     ("", "__main__", "cli"),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

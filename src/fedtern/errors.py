@@ -15,6 +15,10 @@ class NonFiniteError(FedternError, ValueError):
     """A value to be sent is NaN, infinite or beyond 2**100."""
 
 
+class RunError(FedternError, ValueError):
+    """A directory that should hold a run does not, or a file in it is not what it should be."""
+
+
 class LocalProtocolError(FedternError):
     """Our own side called the core out of order."""
 
@@ -37,3 +41,15 @@ class MissedRounds(RemoteProtocolError):
 
 class StoreError(FedternError, OSError):
     """The directory that keeps a state durable cannot be read or written."""
+
+
+class DataError(FedternError, ValueError):
+    """A dataset's file is not what its format says."""
+
+
+class MissingDataError(FedternError):
+    """A dataset's file is not where it was looked for, and cannot be fetched."""
+
+
+class MissingExtraError(FedternError, ImportError):
+    """An optional dependency is not installed; the message holds the line that installs it."""
