@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -69,9 +71,15 @@ class Chromium:
         params = event.get("params", {})
         if event["method"] == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(params["exceptionDetails"]))
-        elif event["method"] == "Runtime.consoleAPICalled" and params["type"] in {"error", "warning"}:
+        elif event["method"] == "Runtime.consoleAPICalled" and params["type"] in {
+            "error",
+            "warning",
+        }:
             self.complaints.append(json.dumps(params["args"]))
-        elif event["method"] == "Log.entryAdded" and params["entry"]["level"] in {"error", "warning"}:
+        elif event["method"] == "Log.entryAdded" and params["entry"]["level"] in {
+            "error",
+            "warning",
+        }:
             self.complaints.append(params["entry"]["text"])
         elif event["method"] == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])

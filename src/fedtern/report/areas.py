@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import cycle
 
 from fedtern.report.figures import Figure, Spec
-from fedtern.report.groups import Group
+from fedtern.report.groups import Group, numbered
 from fedtern.report.results import phases
 from fedtern.report.runs import Run, Split
 from fedtern.report.styles import PHASES, UNKNOWN_PHASES
@@ -17,11 +18,25 @@ from fedtern.report.words import listed, plain
 def time_spent(groups: Sequence[Group]) -> Figure:
     """Seconds of each configuration, mean over its seeds, stacked by phase."""
     shown = [group for group in groups if group.evaluated]
-    spent = [_mean_phases(group) for group in shown]
-    unknown = [name for one in spent for name in one if name not in PHASES]
-    colours = PHASES | dict(zip(dict.fromkeys(unknown), 3 * UNKNOWN_PHASES, strict=False))
-    names = ["<br>".join(escape(line, False) for line in _wrap(group.label)) for group in shown]
-    bars: list[Spec] = [
+    wrapped = [textwrap.wrap(group.label, 22) or [group.label] for group in shown]
+    names = ["<br>".join(escape(line, False) for line in label) for label in wrapped]
+    lines = max(map(len, wrapped), default=1)
+    layout = {
+        "barmode": "stack",
+        "legend": {"traceorder": "normal"},
+        "xaxis": {"title": {"text": "seconds"}},
+        "yaxis": {"autorange": "reversed", "automargin": True, "fixedrange": True},
+        "height": 130 + len(shown) * max(46, 10 + 16 * lines),
+    }
+    bars = _bars(names, [_mean_phases(group) for group in shown])
+    note = "All clients and the server on one machine; the mean over seeds."
+    return Figure("time", "Where the time went", note, bars, layout, wide=True)
+
+
+def _bars(names: list[str], spent: Sequence[Mapping[str, float]]) -> list[Spec]:
+    unknown = dict.fromkeys(name for one in spent for name in one if name not in PHASES)
+    colours = PHASES | dict(zip(unknown, cycle(UNKNOWN_PHASES), strict=False))
+    return [
         {
             "type": "bar",
             "orientation": "h",
@@ -35,14 +50,6 @@ def time_spent(groups: Sequence[Group]) -> Figure:
         for phase, colour in colours.items()
         if any(one.get(phase) for one in spent)
     ]
-    layout = {
-        "barmode": "stack",
-        "xaxis": {"title": {"text": "seconds"}},
-        "yaxis": {"autorange": "reversed", "automargin": True, "fixedrange": True},
-        "height": 150 + 46 * len(shown),
-    }
-    note = "All clients and the server on one machine; the mean over seeds."
-    return Figure("time", "Where the time went", note, bars, layout, wide=True)
 
 
 def splits(runs: Sequence[Run]) -> Figure | None:
@@ -53,24 +60,31 @@ def splits(runs: Sequence[Run]) -> Figure | None:
             holders.setdefault(run.split, []).append(run)
     if not holders:
         return None
-    maps = {_holders(members): [_heat_map(split)] for split, members in holders.items()}
-    first = next(iter(holders))
-    layout = {
+    maps = [[_heat_map(split)] for split in holders]
+    names = numbered([_holders(members) for members in holders.values()])
+    choices = dict(zip(names, maps, strict=True))
+    note = "Each column is a client, each row a class; the stronger the colour, the more examples."
+    if len(runs) > 1 and len(maps) == 1:
+        told = sum(map(len, holders.values()))
+        note += f" The same in {f'all {told}' if told == len(runs) else told} runs."
+    return Figure(
+        "split",
+        "Who holds which examples",
+        note,
+        maps[0],
+        _map_layout(max(len(split.classes) for split in holders)),
+        wide=True,
+        choices=choices if len(maps) > 1 else {},
+    )
+
+
+def _map_layout(classes: int) -> Spec:
+    names = {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False}
+    return {
         "xaxis": {"title": {"text": "client"}, "showgrid": False},
-        "yaxis": {
-            "title": {"text": "class"},
-            "type": "category",
-            "autorange": "reversed",
-            "automargin": True,
-            "showgrid": False,
-        },
-        "height": 130 + min(24 * len(first.classes), 600),
+        "yaxis": {"title": {"text": "class"}, **names},
+        "height": 130 + min(24 * classes, 600),
     }
-    many = "Each column is a client, each row a class; the darker, the more examples."
-    alike = "" if len(maps) > 1 else f" The same for {_holders(next(iter(holders.values())))}."
-    shown = next(iter(maps.values()))
-    choices = maps if len(maps) > 1 else {}
-    return Figure("split", "Who holds which examples", many + alike, shown, layout, True, choices)
 
 
 def _heat_map(split: Split) -> Spec:
@@ -79,7 +93,11 @@ def _heat_map(split: Split) -> Spec:
         "z": [list(column) for column in zip(*split.counts, strict=True)],
         "y": [escape(name, False) for name in split.classes],
         "hovertemplate": "client %{x}, class %{y}<br>%{z:,} examples<extra></extra>",
-        "colorbar": {"thickness": 10, "outlinewidth": 0, "title": {"text": "examples"}},
+        "colorbar": {
+            "thickness": 10,
+            "outlinewidth": 0,
+            "title": {"text": "examples", "side": "right"},
+        },
         "xgap": 1 if len(split.counts) <= 100 else 0,
         "ygap": 1,
         "zmin": 0,
@@ -99,15 +117,12 @@ def _drawn_from(run: Run) -> str:
     environment = run.config.get("environment")
     if not isinstance(environment, dict):
         return ""
-    told = {"clients": "clients", "classes_per_client": "classes per client"}
-    return ", ".join(f"{plain(environment[k])} {told[k]}" for k in told if k in environment)
+    told = {"clients": "clients", "classes_per_client": "classes each"}
+    words = [f"{plain(environment[k])} {told[k]}" for k in told if k in environment]
+    return ", ".join(words).replace(" 1 classes", " 1 class")
 
 
 def _mean_phases(group: Group) -> dict[str, float]:
     spent = [phases(run.last) for run in group.evaluated]
     names = dict.fromkeys(name for one in spent for name in one)
     return {name: sum(one.get(name, 0.0) for one in spent) / len(spent) for name in names}
-
-
-def _wrap(label: str) -> list[str]:
-    return textwrap.wrap(label, 18) or [label]

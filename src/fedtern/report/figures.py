@@ -13,6 +13,7 @@ from typing import Any
 from fedtern.report.groups import Curve, Group, curve
 from fedtern.report.runs import Run
 from fedtern.report.styles import style
+from fedtern.report.words import plain
 
 Spec = dict[str, Any]
 
@@ -160,17 +161,18 @@ def _of(group: Group) -> Spec:
 
 def _dense(groups: Sequence[Group]) -> list[Spec]:
     """What no compression at all would have cost, once for each size of model."""
-    longest: dict[Any, Curve] = {}
+    longest: dict[str, Curve] = {}
     for run in (run for group in groups for run in group.evaluated):
         found = curve([run], "iteration", "dense_bytes")
-        model = run.config.get("parameters")
+        model = plain(run.config.get("parameters"))
         if found.x and (model not in longest or found.x[-1] > longest[model].x[-1]):
             longest[model] = found
+    several = len(longest) > 1
     return [
         {
             "type": "scatter",
             "mode": "lines",
-            "name": "everything, uncompressed" + (f" ({model:,})" if len(longest) > 1 else ""),
+            "name": "everything, uncompressed" + (f" ({escape(model, False)})" if several else ""),
             "legendgroup": f"dense {model}",
             "x": _short(found.x),
             "y": _short(found.mean),

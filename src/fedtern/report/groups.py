@@ -92,7 +92,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
         rivals = [other for rival, other in zip(names, settings, strict=True) if rival == name]
         differing = [key for key in mine if any(other.get(key) != mine[key] for other in rivals)]
         labels.append(" · ".join([name, *(_told(key, mine[key]) for key in differing)]))
-    return _numbered(labels)
+    return numbered(labels)
 
 
 def _settings(run: Run) -> dict[str, Any]:
@@ -108,14 +108,20 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def _told(key: str, value: Any) -> str:
+    if key == "classes_per_client":
+        return f"{plain(value)} class{'' if value == 1 else 'es'} each"
     return plain(value) if key == "task" else f"{key.replace('_', ' ')} {plain(value)}"
 
 
-def _numbered(labels: list[str]) -> list[str]:
-    """No two alike, whatever was configured: plots and their legends go by the label."""
+def numbered(labels: Sequence[str]) -> list[str]:
+    """No two alike, whatever was configured: plots and their legends go by the label.
+
+    >>> numbered(["a", "b", "a"])
+    ['a (1)', 'b', 'a (2)']
+    """
     often, seen = Counter(labels), Counter[str]()
-    numbered = []
+    found = []
     for label in labels:
         seen[label] += 1
-        numbered.append(f"{label} ({seen[label]})" if often[label] > 1 else label)
-    return numbered
+        found.append(f"{label} ({seen[label]})" if often[label] > 1 else label)
+    return found

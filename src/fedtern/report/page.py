@@ -24,6 +24,15 @@ from fedtern.report.runs import Run, load_run
 from fedtern.report.summary import summary, title
 from fedtern.report.table import details, results_table
 
+_HINT = (
+    "Click a name in a legend to hide its lines in every plot, twice to see it alone; drag to zoom,"
+    " double-click to go back."
+)
+_NOTHING = (
+    '<p class="notice">No evaluation yet. The plots are here once a run has been evaluated and the'
+    " report is written again.</p>"
+)
+
 
 def write_report(runs: Sequence[str | PathLike[str]], out: str | PathLike[str]) -> Path:
     """Write one HTML page about these run directories; whatever was at ``out`` is replaced."""
@@ -52,6 +61,7 @@ def render(runs: Sequence[Run]) -> str:
         results=results_table(groups),
         sections=_sections(figures),
         details=details(groups),
+        hint=_HINT if figures else "",
         version=escape(version("fedtern")),
         css=_asset("page.css"),
         js=_asset("page.js"),
@@ -78,7 +88,8 @@ def _figures(groups: Sequence[Group], runs: Sequence[Run]) -> dict[str, list[Fig
 
 
 def _sections(figures: Mapping[str, Sequence[Figure]]) -> str:
-    return "\n".join(
+    nothing = "" if "Accuracy" in figures else _NOTHING
+    return nothing + "\n".join(
         f"<section><h2>{heading}</h2>"
         f'<div class="figures">{"".join(map(_figure, shown))}</div></section>'
         for heading, shown in figures.items()

@@ -1,13 +1,14 @@
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
+  const coarse = window.matchMedia("(pointer: coarse)").matches;
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   function axis(own) {
     return { gridcolor: colour("--line"), linecolor: colour("--line"), zerolinecolor: colour("--line"),
-             automargin: true, ...own };
+             automargin: true, ...own, title: { standoff: 10, ...own.title } };
   }
 
   // Python knows what is drawn; only the page knows on what paper and how wide.
@@ -16,25 +17,53 @@
     const names = traces.filter((t) => t.name && t.showlegend !== false).map((t) => t.name);
     const perRow = Math.max(1, Math.floor(div.clientWidth / (56 + 7 * Math.max(0, ...names.map((n) => n.length)))));
     const rows = Math.ceil(names.length / perRow);
-    const height = (own.height || (own.hovermode ? 360 : 320)) + 20 * rows;
+    const height = (own.height || (own.hovermode ? 350 : 300)) + 28 * rows;
     return {
-      hovermode: "closest", ...own, height, autosize: true,
+      hovermode: "closest", ...own, height, autosize: true, uirevision: "keep",
+      dragmode: coarse ? false : "zoom",  // a finger that scrolls the page must not zoom a plot
       showlegend: names.length > 0,
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: ink },
       paper_bgcolor: card, plot_bgcolor: card,
       margin: { l: 52, r: 12, t: 34, b: 44 },
       hoverlabel: { bgcolor: card, bordercolor: colour("--line"), font: { color: ink }, namelength: -1 },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--soft"), activecolor: colour("--accent") },
-      legend: { orientation: "h", x: 0, xanchor: "left", y: 0, yref: "container", yanchor: "bottom",
-                bgcolor: "rgba(0,0,0,0)", font: { color: ink } },
+      legend: { orientation: "h", x: 0, xref: "container", xanchor: "left", maxheight: 5000,
+                y: 0, yref: "container", yanchor: "bottom",
+                bgcolor: "rgba(0,0,0,0)", font: { color: ink }, ...own.legend },
       xaxis: axis(own.xaxis), yaxis: axis(own.yaxis),
     };
   }
 
-  function themed(traces) {
-    return traces.map((trace) => trace.type !== "heatmap" ? trace : {
-      ...trace, colorscale: [[0, colour("--empty")], [1, colour("--full")]],
-    });
+  const hidden = new Set();  // legend groups, in every plot alike
+
+  function heatMap(trace, narrow) {
+    const bar = narrow ? { orientation: "h", y: 0, yref: "container", yanchor: "bottom", len: 0.9 } : {};
+    return { ...trace, colorscale: [[0, colour("--empty")], [1, colour("--full")]],
+             xgap: narrow ? 0 : trace.xgap, colorbar: { ...trace.colorbar, ...bar } };
+  }
+
+  function themed(traces, narrow) {
+    return traces.map((trace) => trace.type === "heatmap" ? heatMap(trace, narrow)
+      : { ...trace, visible: hidden.has(trace.legendgroup) ? "legendonly" : true });
+  }
+
+  function toggle({ data: traces, curveNumber }) {
+    const group = traces[curveNumber].legendgroup;
+    if (!group) return true;
+    if (!hidden.delete(group)) hidden.add(group);
+    drawAll();
+    return false;
+  }
+
+  function isolate({ data: traces, curveNumber }) {
+    const group = traces[curveNumber].legendgroup;
+    if (!group) return true;
+    const others = traces.map((trace) => trace.legendgroup).filter((other) => other !== group);
+    const alone = others.every((other) => hidden.has(other));
+    hidden.clear();
+    if (!alone) others.forEach((other) => hidden.add(other));
+    drawAll();
+    return false;
   }
 
   function config(name) {
@@ -51,10 +80,15 @@
 
   const shown = {};  // the state of each plot that has several
 
-  function draw(name) {
+  async function draw(name) {
     const figure = data.figures[name], div = document.getElementById(name);
-    const traces = themed(figure.choices[shown[name] || 0] || figure.data);
-    return Plotly.react(div, traces, layout(figure.layout, div, traces), config(name));
+    const traces = themed(figure.choices[shown[name] || 0] || figure.data, div.clientWidth < 600);
+    const first = !div.on;
+    await Plotly.react(div, traces, layout(figure.layout, div, traces), config(name));
+    if (first) {
+      div.on("plotly_legendclick", toggle);
+      div.on("plotly_legenddoubleclick", isolate);
+    }
   }
 
   function drawAll() {
@@ -80,9 +114,14 @@
   }
   for (const button of document.querySelectorAll("[data-copy]")) {
     button.addEventListener("click", async () => {
-      const line = button.closest("details").querySelector("pre").textContent;
-      await navigator.clipboard.writeText(line);
-      button.textContent = "Copied";
+      const line = button.closest("details").querySelector("pre");
+      try {
+        await navigator.clipboard.writeText(line.textContent);
+        button.textContent = "Copied";
+      } catch {  // no clipboard for pages that came over plain HTTP: leave it one key away
+        getSelection().selectAllChildren(line);
+        button.textContent = "Selected";
+      }
     });
   }
   dark.addEventListener("change", drawAll);
