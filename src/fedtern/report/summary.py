@@ -24,7 +24,7 @@ def summary(groups: Sequence[Group]) -> str:
     sentences = [_setting(groups), *(_outcome(group) for group in ranked[:_MOST])]
     if len(ranked) > _MOST:
         sentences.append(f"The other {len(ranked) - _MOST} are in the table.")
-    return " ".join(sentence[:1].upper() + sentence[1:] for sentence in sentences)
+    return " ".join(sentences)
 
 
 def _setting(groups: Sequence[Group]) -> str:
@@ -66,12 +66,14 @@ def _environment(environments: list[Any]) -> str:
 
 
 def _outcome(group: Group) -> str:
+    # signSGD is spelt so wherever it stands; a plain word begins a sentence as words do.
+    name = group.label.replace("uncompressed", "Uncompressed", 1)
     accuracy = _mean(group, "final_accuracy")
     if not group.evaluated or accuracy is None:
-        return f"{group.label} has no evaluation yet."
+        return f"{name} has no evaluation yet."
     seeds = len(group.evaluated)
     over = f" (mean of {seeds} seeds)" if seeds > 1 else ""
-    words = f"{group.label} reached {percent(accuracy)}{over}"
+    words = f"{name} reached {percent(accuracy)}{over}"
     up, down = _mean(group, "up_bytes"), _mean(group, "down_bytes")
     if up is None or down is None:
         return f"{words}."
