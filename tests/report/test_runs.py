@@ -102,6 +102,13 @@ def test_seeds_share_a_group_and_nothing_else_does(tmp_path):
     assert "learning rate 0.1" in groups[1].label
 
 
+def test_what_has_cost_nothing_yet_has_no_place_on_a_logarithmic_axis(tmp_path):
+    start = {"iteration": 0, "accuracy": 0.1, "up_bytes_mean": 0, "dense_bytes": 0}
+    run = load_run(write_run(tmp_path / "r", config(STC), [start, *evaluations(STC, 0)]))
+    assert curve([run], "iteration", "accuracy").iterations[0] == 0
+    assert curve([run], "up_bytes_mean", "accuracy").iterations[0] == 100
+
+
 def test_a_mean_never_mixes_how_many_seeds_it_is_of(tmp_path):
     runs = [
         load_run(write_run(tmp_path / str(seed), config(STC, seed), evaluations(STC, seed, upto)))

@@ -73,10 +73,16 @@ def curve(runs: Sequence[Run], x: str, y: str) -> Curve:
 def _points(run: Run, x: str, y: str) -> dict[float, tuple[float, float]]:
     found = {}
     for evaluation in run.evaluations:
-        at, *point = (number(evaluation, key) for key in ("iteration", x, y))
+        at, *point = (_drawable(evaluation, key) for key in ("iteration", x, y))
         if at is not None and point[0] is not None and point[1] is not None:
             found[at] = (point[0], point[1])
     return found
+
+
+def _drawable(evaluation: Mapping[str, Any], key: str) -> float | None:
+    value = number(evaluation, key)
+    # Bytes have logarithmic axes, and before the first round nothing has been sent.
+    return None if value == 0 and "bytes" in key else value
 
 
 def _experiment(run: Run) -> dict[str, Any]:
