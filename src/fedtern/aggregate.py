@@ -26,6 +26,9 @@ class Mean:
 
     weighted: bool = False
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weighted", bool(self.weighted))
+
     def combine(self, updates: Sequence[Update], examples: Sequence[int]) -> Vector:
         """Sparse updates are added without being made dense."""
         shares = np.array(examples if self.weighted else [1] * len(updates), np.float64)

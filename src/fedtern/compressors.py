@@ -55,7 +55,7 @@ class TopK:
     lossless: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_rate(self.p)
+        object.__setattr__(self, "p", check_rate(self.p))
         check_scope(self.scope)
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Sparse:
@@ -82,7 +82,7 @@ class SparseTernary:
     lossless: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_rate(self.p)
+        object.__setattr__(self, "p", check_rate(self.p))
         check_scope(self.scope)
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Ternary:
@@ -115,6 +115,7 @@ class Sign:
     def __post_init__(self) -> None:
         if not 0 < np.float32(self.step) <= _LARGEST:
             raise ValueError(f"step must be a positive float32 up to 2**100, got {self.step}")
+        object.__setattr__(self, "step", float(self.step))
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Signs:
         """The signs of ``x``, whatever its magnitudes."""
@@ -125,10 +126,14 @@ class Sign:
         return Signs.pack(positive, float(np.float32(self.step)))
 
 
-def check_rate(p: float) -> None:
-    """Refuse a sparsity rate outside (0, 1]."""
+def check_rate(p: float) -> float:
+    """A sparsity rate as a plain number; refuse one outside (0, 1].
+
+    Plain, because whatever has another ``repr`` would give a method another digest.
+    """
     if not 0 < p <= 1:
         raise ValueError(f"p must be in (0, 1], got {p}")
+    return float(p)
 
 
 def count_kept(size: int, p: float) -> int:

@@ -15,6 +15,10 @@ class NonFiniteError(FedternError, ValueError):
     """A value to be sent is NaN, infinite or beyond 2**100."""
 
 
+class RunError(FedternError, ValueError):
+    """A directory that should hold a run does not, or a file in it is not what it should be."""
+
+
 class LocalProtocolError(FedternError):
     """Our own side called the core out of order."""
 

@@ -22,6 +22,8 @@ def write_whole(path: Path, chunks: Iterable[bytes]) -> int:
 
 def sync_directory(path: Path) -> None:
     """Make renames inside a directory survive a power cut."""
+    if os.name == "nt":
+        return  # a directory cannot be opened there, and need not be
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

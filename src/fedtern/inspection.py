@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fedtern.arrays import open_array
-from fedtern.codecs import CODECS
+from fedtern.codecs import CODECS, SparseCodec, TernaryCodec
 from fedtern.codecs.golomb import golomb_width, read_count
-from fedtern.envelope import ARRAY, BROADCAST, CATCH_UP, UPLOAD, unseal
+from fedtern.envelope import ARRAY, BROADCAST, CATCH_UP, FRAME, KINDS, unseal
 from fedtern.errors import DecodeError
 from fedtern.layout import Layout
+from fedtern.protocol.catchup import MODES, SUM, read_lag
+from fedtern.protocol.terms import STAMP
 from fedtern.wire import Reader
 
-_KINDS = {UPLOAD: "upload", BROADCAST: "broadcast", CATCH_UP: "catch-up", ARRAY: "array"}
-_MODES = {0: "replayed broadcasts", 1: "sum of broadcasts", 2: "whole model"}
-_UPDATES = (
-    "nothing",
-    "dense",
-    "sparse",
-    "ternary",
-    "ternary, by tensor",
-    "signs",
-    "series",
-    "tally",
-)
-_SPARSE, _TERNARY, _BY_TENSOR = 2, 3, 4
+_NAMES = {codec_id: codec.name for codec_id, codec in CODECS.items()}
+_WITH_POSITIONS = (SparseCodec, TernaryCodec)
 
 
 @dataclass
@@ -62,41 +52,45 @@ def inspect(data: bytes, layout: Layout | None = None) -> Inspection:
     ('array', 1000, 125)
     """
     kind, reader = unseal(data)
-    if kind not in _KINDS:
+    if kind not in KINDS:
         raise DecodeError(f"unknown kind of message: {kind}")
-    found = Inspection(_KINDS[kind], len(data))
-    found.parts.append(("envelope", 7))
+    found = Inspection(KINDS[kind], len(data))
+    found.parts.append(("envelope", FRAME))
     if kind == ARRAY:
         layout, payload = open_array(data)
         found.facts["shape"] = str(layout.shapes[0])
         found.parts.append(("shape", reader.left - len(payload)))
     else:
-        payload = b"".join(_head(kind, reader, found))
-    if kind == CATCH_UP and found.facts["way"] != _MODES[1]:
+        payload = _head(kind, reader, found)
+    if kind == CATCH_UP and found.facts["way"] != MODES[SUM]:
         found.parts.append((found.facts["way"], len(payload)))
         return found
     _payload(payload, layout, found)
     return found
 
 
-def _head(kind: int, reader: Reader, found: Inspection) -> Iterator[bytes]:
-    """Note what precedes the payload, and yield the payload."""
-    for name in ("federation", "layout", "method"):
+def _head(kind: int, reader: Reader, found: Inspection) -> bytes:
+    """Note what precedes the payload; the payload is left."""
+    before = reader.left
+    for name in ("layout", "method", "history"):
         found.facts[name] = reader.take(3).hex()
-    found.facts["round"] = str(reader.u32())
-    found.parts.append(("terms and round", 13))
+    round = reader.u32()
+    found.facts["round"] = str(round)
+    found.parts.append(("terms, history and round", before - reader.left))
     before = reader.left
     if kind == BROADCAST:
         found.facts["counted"] = _names(reader.ids())
         found.facts["next cohort"] = _names(reader.ids()) if reader.byte() else "anybody"
         found.parts.append(("acknowledgements and cohort", before - reader.left))
     if kind == CATCH_UP:
-        found.facts["since"] = str(reader.u32() - 1)
-        mode = reader.byte()
-        found.facts["way"] = _MODES.get(mode & 0x7F, "unknown")
-        found.facts["last upload counted"] = "yes" if mode & 0x80 else "no, or see inside"
-        found.parts.append(("since and mode", 5))
-    yield reader.rest()
+        lag, counted, mode = read_lag(reader)
+        found.facts["since"] = str(round - lag)
+        found.facts["way"] = MODES[mode]
+        found.facts["last upload counted"] = "yes" if counted else "no, or see inside"
+        if mode == SUM:
+            found.facts["new history"] = reader.take(STAMP).hex()
+        found.parts.append(("way", before - reader.left))
+    return reader.rest()
 
 
 def _names(ids: tuple[int, ...]) -> str:
@@ -104,23 +98,23 @@ def _names(ids: tuple[int, ...]) -> str:
 
 
 def _payload(payload: bytes, layout: Layout | None, found: Inspection) -> None:
-    codec = payload[0] if payload else -1
-    if codec not in CODECS:
-        raise DecodeError(f"unknown codec {codec}")
-    found.facts["update"] = f"{_UPDATES[codec]} (codec {codec})"
+    if not payload or payload[0] not in CODECS:
+        raise DecodeError(f"unknown codec {payload[:1].hex() or 'at the end of the message'}")
+    codec = CODECS[payload[0]]
+    found.facts["update"] = f"{_NAMES[payload[0]]} (codec {payload[0]})"
     found.parts.append(("codec", 1))
-    if layout is None or codec not in (_SPARSE, _TERNARY, _BY_TENSOR):
-        found.parts.append((_UPDATES[codec], len(payload) - 1))
+    if layout is None or not isinstance(codec, _WITH_POSITIONS):
+        found.parts.append((_NAMES[payload[0]], len(payload) - 1))
         found.size = layout.size if layout else None
         return
-    CODECS[codec].decode(payload, layout)  # or it may not be what it says
+    codec.decode(payload, layout)  # or it may not be what it says
     reader = Reader(payload[1:])
     before = reader.left
     count = read_count(reader, layout.size)
-    signs, mus = (count + 7) // 8, 4 * layout.segments("tensor").size if codec == _BY_TENSOR else 4
-    values = (
-        [("values", 4 * count)] if codec == _SPARSE else [("magnitudes", mus), ("signs", signs)]
-    )
+    values = [("values", 4 * count)]
+    if isinstance(codec, TernaryCodec):
+        magnitudes = 4 * layout.segments(codec.scope).size
+        values = [("magnitudes", magnitudes), ("signs", (count + 7) // 8)]
     low = (count * golomb_width(count, layout.size) + 7) // 8
     found.parts += [("count", before - reader.left), *values, ("positions, low bits", low)]
     rest = len(payload) - sum(size for _, size in found.parts[-len(values) - 2 :]) - 1
@@ -128,7 +122,7 @@ def _payload(payload: bytes, layout: Layout | None, found: Inspection) -> None:
     found.size, found.nonzeros = layout.size, count
     if count:
         found.bits_per_nonzero = 8 * found.nbytes / count
-        value_bits = 32 if codec == _SPARSE else 1
+        value_bits = 1 if isinstance(codec, TernaryCodec) else 32
         found.entropy_bound = _entropy(count / layout.size) * layout.size / count + value_bits
 
 

@@ -71,8 +71,8 @@ class Layout:
     def digest(self) -> bytes:
         """Three bytes that tell two layouts apart on the wire."""
         lines = [
-            f"{name}:{','.join(map(str, s))}"
-            for name, s in zip(self.names, self.shapes, strict=True)
+            f"{len(name.encode())}:{name}:{','.join(map(str, shape))}"
+            for name, shape in zip(self.names, self.shapes, strict=True)
         ]
         return hashlib.sha256("\n".join(lines).encode()).digest()[:3]
 
@@ -123,7 +123,8 @@ class Layout:
 
 def own_vector(values: ArrayLike, layout: Layout | None) -> Vector:
     """A new vector of these values, which fits the layout where one is given."""
-    vector = np.array(values, np.float32)
+    with np.errstate(over="ignore"):  # too large for float32 is refused by name, later
+        vector = np.array(values, np.float32)
     if vector.ndim != 1 or (layout is not None and vector.size != layout.size):
         expected = "a flat vector" if layout is None else f"a flat vector of {layout.size} values"
         raise ValueError(f"weights must be {expected}, got shape {vector.shape}")

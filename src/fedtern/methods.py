@@ -6,6 +6,7 @@ Adding one is a compressor, a function here and a row of ``METHODS``.
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,12 +41,17 @@ class Method:
     aggregate: Aggregate
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "local_steps", operator.index(self.local_steps))
         if self.local_steps < 1:
             raise ValueError(f"local_steps must be at least 1, got {self.local_steps}")
 
     @cached_property
     def digest(self) -> bytes:
-        """Three bytes that tell two methods apart on the wire."""
+        """Three bytes that tell two methods apart on the wire.
+
+        They are those of the method's ``repr``: its parts must be dataclasses, or have one that
+        is the same in every process.
+        """
         return hashlib.sha256(repr(self).encode()).digest()[:3]
 
 

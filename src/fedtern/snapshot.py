@@ -18,6 +18,16 @@ from fedtern.errors import DecodeError
 _DTYPES = {"F32": "<f4", "I32": "<i4", "I64": "<i8", "U64": "<u8", "U8": "|u1"}
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 _LENGTH = struct.Struct("<Q")
+_NO_CHECKSUM = "0" * 10
+_DAMAGE = (
+    AttributeError,
+    KeyError,
+    OverflowError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,7 @@ class Snapshot:
     arrays: Mapping[str, NDArray[Any]]
     meta: Mapping[str, Any]
 
-    def expect(self, **meta: object) -> None:
+    def expect(self, meta: Mapping[str, object]) -> None:
         """Refuse a snapshot of something else."""
         for name, value in meta.items():
             if (found := self.meta.get(name)) != value:
@@ -49,7 +59,7 @@ class Snapshot:
     def chunks(self) -> Iterator[bytes]:
         """The bytes in pieces, so that a large state need not exist twice."""
         header: dict[str, Any] = {}
-        offset = checksum = 0
+        offset = body = 0
         for name, array in self.arrays.items():
             end = offset + array.nbytes
             header[name] = {
@@ -57,11 +67,14 @@ class Snapshot:
                 "shape": list(array.shape),
                 "data_offsets": [offset, end],
             }
-            offset, checksum = end, zlib.crc32(array.tobytes(), checksum)
-        meta = {"fedtern": json.dumps(dict(self.meta)), "crc32": str(checksum)}
+            offset, body = end, zlib.crc32(array.tobytes(), body)
+        # The checksum comes first, so that its place in the text is known.
+        meta = {"crc32": _NO_CHECKSUM, "fedtern": json.dumps(dict(self.meta))}
         text = json.dumps({"__metadata__": meta, **header}).encode()
         text += b" " * (-len(text) % 8)
-        yield _LENGTH.pack(len(text)) + text
+        # The checksum covers the header it stands in, with zeros in its own place.
+        checksum = f"{zlib.crc32(text, body):010d}".encode()
+        yield _LENGTH.pack(len(text)) + text.replace(_NO_CHECKSUM.encode(), checksum, 1)
         for array in self.arrays.values():
             yield array.tobytes()
 
@@ -74,16 +87,18 @@ class Snapshot:
         """Read a file back; every way of being damaged is a ``DecodeError``."""
         try:
             return cls._parse(data)
-        except (KeyError, TypeError, ValueError, struct.error, RecursionError) as error:
+        except _DAMAGE as error:
             raise DecodeError(f"not a fedtern snapshot, or a damaged one: {error}") from error
 
     @classmethod
     def _parse(cls, data: bytes) -> Snapshot:
         (length,) = _LENGTH.unpack_from(data)
-        header = json.loads(data[8 : 8 + length])
+        text = data[8 : 8 + length]
+        header = json.loads(text)
         meta = header.pop("__metadata__")
         body = memoryview(data)[8 + length :]
-        if zlib.crc32(body) != int(meta["crc32"]):
+        blank = text.replace(meta["crc32"].encode(), _NO_CHECKSUM.encode(), 1)
+        if zlib.crc32(blank, zlib.crc32(body)) != int(meta["crc32"]):
             raise ValueError("checksum does not match")
         arrays = {}
         for name, entry in header.items():
@@ -92,7 +107,7 @@ class Snapshot:
             if end - start != math.prod(entry["shape"]) * dtype.itemsize:
                 raise ValueError(f"array {name!r} does not have the size of its shape")
             arrays[name] = np.frombuffer(body[start:end], dtype).reshape(entry["shape"])
-        return cls(arrays, json.loads(meta["fedtern"]))
+        return cls(arrays, dict(json.loads(meta["fedtern"])))
 
 
 def pack_blobs(blobs: Mapping[str, list[bytes]]) -> dict[str, NDArray[Any]]:

@@ -133,6 +133,22 @@ class Signs:
         Dense(self.to_dense()).add_to(out, scale)
 
 
+def largest(update: Update) -> float:
+    """The largest magnitude in an update."""
+    if isinstance(update, Signs):
+        return update.step
+    values = update.mus if isinstance(update, Ternary) else getattr(update, "values", None)
+    if values is None:
+        values = update.to_dense()
+    return float(np.abs(values).max(initial=0.0))
+
+
+def nbytes(update: Update) -> int:
+    """About how much memory an update takes."""
+    held = sum(v.nbytes for v in vars(update).values() if isinstance(v, np.ndarray))
+    return held + (4 * update.indices.size if isinstance(update, Ternary) else 0)
+
+
 def is_empty(update: Update) -> bool:
     """Whether an update is known to change nothing."""
     return isinstance(update, Sparse | Ternary) and update.indices.size == 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,11 +72,8 @@ class Reader:
         return value
 
     def floats(self, count: int) -> Vector:
-        """``count`` float32 values, each finite and no larger than 2**100."""
-        values = np.frombuffer(self.take(4 * count), "<f4").astype(np.float32)
-        if (bad := first_unsafe(values)) >= 0:
-            raise DecodeError(f"value {values[bad]} is not finite or is beyond 2**100")
-        return values
+        """``count`` float32 values, to be checked once it is known where they belong."""
+        return np.frombuffer(self.take(4 * count), "<f4").astype(np.float32)
 
     def bits(self, count: int) -> NDArray[np.uint8]:
         """Bytes holding ``count`` bits, lowest first; the unused ones of the last are zero."""
@@ -101,6 +99,13 @@ class Reader:
         """Refuse bytes after the end."""
         if self.left:
             raise DecodeError(f"{self.left} bytes too many")
+
+
+def check_floats(values: Vector, name: Callable[[int], str]) -> Vector:
+    """Refuse values that are not finite or beyond 2**100, naming the first one's place."""
+    if (bad := first_unsafe(values)) >= 0:
+        raise DecodeError(f"value {values[bad]} at {name(bad)} is not finite or is beyond 2**100")
+    return values
 
 
 def u32(value: int) -> bytes:
@@ -142,7 +147,8 @@ def floats(values: Vector) -> bytes:
 
 
 def check_id(client_id: int) -> int:
-    """Refuse what cannot be written as a client's id."""
-    if not 0 <= client_id < 1 << 64:
+    """A client's id as a plain integer; refuse what cannot be written as one."""
+    number = operator.index(client_id)
+    if not 0 <= number < 1 << 64:
         raise ValueError(f"client_id must be in [0, 2**64), got {client_id}")
-    return client_id
+    return number

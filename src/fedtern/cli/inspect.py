@@ -61,7 +61,8 @@ def _print(found: Inspection, console: Console) -> None:
     if found.size is None:
         console.print("Give the model's parameters with --size to see the density and the bound.")
         return
-    console.print(f"{found.size:,} parameters, {found.ratio:,.0f} times smaller than float32")
+    smaller = f", {found.ratio:,.0f} times smaller than float32" if found.ratio else ""
+    console.print(f"{found.size:,} parameters{smaller}")
     if found.nonzeros is not None and found.density is not None:
         console.print(f"{found.nonzeros:,} non-zeros, density {found.density:.4%}")
     if found.bits_per_nonzero and found.entropy_bound:

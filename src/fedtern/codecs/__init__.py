@@ -1,11 +1,11 @@
 """Lossless steps: from an update to bytes and back."""
 
-from fedtern.codecs.codec import Codec
+from fedtern.codecs.codec import Codec, NamedCodec
 from fedtern.codecs.plain import DenseCodec, NothingCodec, SignsCodec
 from fedtern.codecs.positions import ExactCodec, SparseCodec, TernaryCodec
 from fedtern.codecs.sums import SeriesCodec, TallyCodec
 
-CODECS: dict[int, Codec] = {
+CODECS: dict[int, NamedCodec] = {
     codec.id: codec
     for codec in (
         NothingCodec(),
@@ -25,6 +25,7 @@ __all__ = [
     "Codec",
     "DenseCodec",
     "ExactCodec",
+    "NamedCodec",
     "NothingCodec",
     "SeriesCodec",
     "SignsCodec",

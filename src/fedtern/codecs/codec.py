@@ -29,6 +29,20 @@ class Codec(Protocol):
         ...
 
 
+class NamedCodec(Codec, Protocol):
+    """A codec of one format, with what it is called on the wire and among people."""
+
+    @property
+    def id(self) -> int:
+        """The first byte of everything it writes."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What a person would call it."""
+        ...
+
+
 def expect(update: object, kind: type[T]) -> T:
     """Refuse to encode what a codec is not for."""
     if not isinstance(update, kind):

@@ -9,7 +9,7 @@ from fedtern.codecs.codec import expect, open_payload
 from fedtern.errors import DecodeError
 from fedtern.layout import Layout
 from fedtern.updates import Dense, Signs, Sparse, Update
-from fedtern.wire import f32, floats
+from fedtern.wire import check_floats, f32, floats
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class NothingCodec:
     """``id``: the update that changes nothing."""
 
     id: ClassVar[int] = 0
+    name: ClassVar[str] = "nothing"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
         """One byte."""
@@ -35,6 +36,7 @@ class DenseCodec:
     """``id | float32 values``."""
 
     id: ClassVar[int] = 1
+    name: ClassVar[str] = "dense"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
         """Four bytes a parameter."""
@@ -47,7 +49,8 @@ class DenseCodec:
                 f"a dense update of {layout.size} parameters has {1 + 4 * layout.size} bytes,"
                 f" got {len(data)}"
             )
-        return Dense(open_payload(data, self.id).floats(layout.size))
+        values = open_payload(data, self.id).floats(layout.size)
+        return Dense(check_floats(values, layout.name_at))
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class SignsCodec:
     """``id | step | one bit a parameter``."""
 
     id: ClassVar[int] = 5
+    name: ClassVar[str] = "signs"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
         """One bit a parameter, and the step."""

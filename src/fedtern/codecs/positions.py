@@ -13,7 +13,7 @@ from fedtern.codecs.plain import DenseCodec
 from fedtern.errors import DecodeError
 from fedtern.layout import Layout, Scope, check_scope
 from fedtern.updates import Dense, Sparse, Ternary, Update, segment_of
-from fedtern.wire import floats, varint
+from fedtern.wire import check_floats, floats, varint
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class SparseCodec:
     """``id | count | float32 values | positions``."""
 
     id: ClassVar[int] = 2
+    name: ClassVar[str] = "sparse"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
         """Four bytes and a Golomb-coded gap for each non-zero."""
@@ -33,7 +34,9 @@ class SparseCodec:
         reader = open_payload(data, self.id)
         count = read_count(reader, layout.size)
         values = reader.floats(count)
-        return Sparse(layout.size, decode_positions(reader, count, layout.size), values)
+        indices = decode_positions(reader, count, layout.size)
+        check_floats(values, lambda i: layout.name_at(int(indices[i])))
+        return Sparse(layout.size, indices, values)
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,11 @@ class TernaryCodec:
         """3 with one magnitude for the model, 4 with one for each tensor."""
         return 3 if self.scope == "model" else 4
 
+    @property
+    def name(self) -> str:
+        """What a person would call it."""
+        return "ternary" if self.scope == "model" else "ternary, by tensor"
+
     def encode(self, update: Update, layout: Layout) -> bytes:
         """A bit and a Golomb-coded gap for each non-zero."""
         ternary = expect(update, Ternary)
@@ -64,7 +72,7 @@ class TernaryCodec:
         reader = open_payload(data, self.id)
         ends = layout.segments(self.scope)
         count = read_count(reader, layout.size)
-        mus = reader.floats(ends.size)
+        mus = check_floats(reader.floats(ends.size), lambda i: f"magnitude {i}")
         packed = reader.bits(count)
         indices = decode_positions(reader, count, layout.size)
         used = np.bincount(segment_of(indices, ends), minlength=ends.size) > 0

@@ -15,7 +15,7 @@ from fedtern.kernels import pack_levels, unpack_levels
 from fedtern.layout import Layout, Vector
 from fedtern.sums import Series, Tally
 from fedtern.updates import Update, segment_of
-from fedtern.wire import Reader, f32, floats, varint
+from fedtern.wire import Reader, check_floats, f32, floats, varint
 
 _TERNARY, _PER_TENSOR, _NESTED = 1, 2, 4
 _MOST_TURNS = 1 << 24
@@ -31,6 +31,7 @@ class SeriesCodec:
     """
 
     id: ClassVar[int] = 6
+    name: ClassVar[str] = "series"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
         """The shorter of the two ways to write the keys."""
@@ -58,11 +59,12 @@ class SeriesCodec:
         mus = signs = values = None
         ends = layout.segments("tensor" if flags & _PER_TENSOR else "model")
         if flags & _TERNARY:
-            mus = reader.floats(turns * ends.size).reshape(turns, ends.size)
+            table = check_floats(reader.floats(turns * ends.size), lambda i: f"magnitude {i}")
+            mus = table.reshape(turns, ends.size)
             packed = reader.bits(count)
             signs = np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
         else:
-            values = reader.floats(count)
+            values = check_floats(reader.floats(count), lambda i: f"touch {i}")
         read_keys = _decode_nested if flags & _NESTED else _decode_flat
         keys = read_keys(reader, count, layout.size, turns)
         if mus is not None and signs is not None:
@@ -115,6 +117,7 @@ class TallyCodec:
     """``id | turns | step | (count + turns) / 2 at the bits that ``turns`` takes``."""
 
     id: ClassVar[int] = 7
+    name: ClassVar[str] = "tally"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
         """At most log2(2 turns + 1) bits a parameter."""

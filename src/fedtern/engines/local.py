@@ -123,7 +123,7 @@ class Federation:
         with self.meter.phase("compress"):
             update, memory = uplink.compress(delta, self.server.round)
         with self.meter.phase("encode"):
-            data = uplink.seal(update, memory, self.server.round)
+            data = uplink.seal(update, memory, self.witness.stamp, self.server.round)
         with self.meter.phase("decode"):
             self.server.receive(i, data, num_examples=self.split.sizes[i])
         kept: Vectors = dict(memory)

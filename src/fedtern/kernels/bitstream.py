@@ -32,7 +32,8 @@ def encode_gaps(
     for j in range(indices.size):
         gap = indices[j] - previous - 1
         previous = indices[j]
-        _put(remainders, low_at, width, np.uint64(gap & mask))
+        if width > 0:  # else there may be no byte to write to
+            _put(remainders, low_at, width, np.uint64(gap & mask))
         low_at += width
         for _ in range(gap >> width):
             quotients[unary_at >> 3] |= np.uint8(1 << (unary_at & 7))

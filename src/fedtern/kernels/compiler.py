@@ -16,7 +16,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def jit(function: F) -> F:
     """Compile on first call, without the interpreter lock, and keep the result on disk."""
-    return cast(F, numba.njit(cache=True, nogil=True)(function))
+    try:
+        return cast(F, numba.njit(cache=True, nogil=True)(function))
+    except RuntimeError:  # nowhere to keep it: a read-only package and no home
+        return cast(F, numba.njit(nogil=True)(function))
 
 
 @intrinsic

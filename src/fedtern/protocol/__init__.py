@@ -2,7 +2,8 @@
 
 from fedtern.protocol.client import Client
 from fedtern.protocol.messages import Broadcast, Upload
-from fedtern.protocol.server import Server, broadcast_record, upload_record
+from fedtern.protocol.records import broadcast_record, discard_record, upload_record
+from fedtern.protocol.server import Server
 from fedtern.protocol.terms import Terms
 from fedtern.protocol.uplink import Uplink
 
@@ -14,5 +15,6 @@ __all__ = [
     "Uplink",
     "Upload",
     "broadcast_record",
+    "discard_record",
     "upload_record",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fedtern.codecs import DenseCodec, SeriesCodec, TallyCodec
@@ -10,30 +10,37 @@ from fedtern.envelope import BROADCAST, CATCH_UP, seal
 from fedtern.errors import DecodeError
 from fedtern.layout import Layout, Vector
 from fedtern.protocol.messages import Broadcast
-from fedtern.protocol.terms import Terms
+from fedtern.protocol.terms import STAMP, Head, Terms
 from fedtern.sums import Series, Tally
 from fedtern.updates import Dense
-from fedtern.wire import Reader, u32, varint
+from fedtern.wire import Reader, varint
 
-_REPLAY, _SUM, _MODEL, _COUNTED = 0, 1, 2, 0x80
+REPLAY, SUM, MODEL = 0, 1, 2
+MODES = {REPLAY: "replayed broadcasts", SUM: "sum of broadcasts", MODEL: "whole model"}
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The broadcasts that a client missed, one by one."""
+    """The broadcasts that a client missed, as they were."""
 
+    head: Head  # at round ``since``
     since: int
-    round: int
-    broadcasts: tuple[Broadcast, ...]
+    broadcasts: tuple[bytes, ...]
+
+    def opened(self, terms: Terms) -> Iterator[Broadcast]:
+        """The broadcasts one by one: decoding all at once could take many times their bytes."""
+        for data in self.broadcasts:
+            yield Broadcast.open(data, terms)
 
 
 @dataclass(frozen=True)
 class Sum:
     """What a client missed, added up, and whether its last upload counted."""
 
+    head: Head  # at round ``since``
     since: int
-    round: int
     counted: bool
+    stamp: bytes  # of the history that it leads to
     update: Series | Tally
 
 
@@ -41,8 +48,8 @@ class Sum:
 class Model:
     """The whole model, and whether the client's last upload counted."""
 
+    head: Head  # where it leads to
     since: int  # -1 for a client that has no weights yet
-    round: int
     counted: bool
     weights: Vector
     votes: Tally | None
@@ -51,15 +58,40 @@ class Model:
 CatchUp = Replay | Sum | Model
 
 
-def seal_replay(broadcasts: Sequence[bytes], since: int, round: int, terms: Terms) -> bytes:
-    """A catch-up of broadcasts."""
-    parts = [varint(len(data)) + data for data in broadcasts]
-    return _seal_catch_up(_REPLAY, b"".join(parts), since, round, terms)
+@dataclass(frozen=True)
+class Way:
+    """From which round to which a catch-up leads, and whether an upload counted on the way."""
 
+    since: int
+    round: int
+    counted: bool
+    terms: Terms
 
-def seal_sum(payload: bytes, counted: bool, since: int, round: int, terms: Terms) -> bytes:
-    """A catch-up of their sum, as ``encode_sum`` wrote it."""
-    return _seal_catch_up(_SUM | (_COUNTED if counted else 0), payload, since, round, terms)
+    def replay(self, broadcasts: Sequence[bytes], stamp: bytes) -> bytes:
+        """By the broadcasts themselves, which say what counted."""
+        parts = b"".join(varint(len(data)) + data for data in broadcasts)
+        return self._seal(REPLAY, parts, stamp)
+
+    def replay_size(self, broadcasts: Sequence[bytes]) -> int:
+        """How long a replay would be, to a few bytes."""
+        return 24 + sum(len(data) + 2 for data in broadcasts)
+
+    def sum(self, payload: bytes, stamp: bytes, new_stamp: bytes) -> bytes:
+        """By their sum, as ``encode_sum`` wrote it."""
+        return self._seal(SUM, new_stamp + payload, stamp)
+
+    def model(self, parts: tuple[Vector, Tally | None], new_stamp: bytes) -> bytes:
+        """By the whole model, given a replica's parts."""
+        weights, votes = parts
+        payload = DenseCodec().encode(Dense(weights), self.terms.layout)
+        if votes is not None:
+            payload += TallyCodec().encode(votes, self.terms.layout)
+        return self._seal(MODEL, payload, new_stamp)
+
+    def _seal(self, mode: int, payload: bytes, stamp: bytes) -> bytes:
+        counted = self.counted and mode != REPLAY
+        lag = varint((self.round - self.since) * 8 + 4 * counted + mode)
+        return seal(CATCH_UP, self.terms.head(stamp, self.round) + lag + payload)
 
 
 def encode_sum(update: Series | Tally, layout: Layout) -> bytes:
@@ -68,54 +100,47 @@ def encode_sum(update: Series | Tally, layout: Layout) -> bytes:
     return codec.encode(update, layout)
 
 
-def seal_model(
-    parts: tuple[Vector, Tally | None], counted: bool, since: int, round: int, terms: Terms
-) -> bytes:
-    """A catch-up of the whole model, given a replica's parts."""
-    weights, votes = parts
-    payload = DenseCodec().encode(Dense(weights), terms.layout)
-    if votes is not None:
-        payload += TallyCodec().encode(votes, terms.layout)
-    return _seal_catch_up(_MODEL | (_COUNTED if counted else 0), payload, since, round, terms)
-
-
-def _seal_catch_up(mode: int, payload: bytes, since: int, round: int, terms: Terms) -> bytes:
-    # "Since" is shifted by one: 0 is a client that has no weights yet.
-    return seal(CATCH_UP, terms.digest + u32(round) + u32(since + 1) + bytes([mode]) + payload)
-
-
 def open_for_client(data: bytes, terms: Terms) -> Broadcast | CatchUp:
     """Whatever a server may have sent to a client."""
-    kind, reader = terms.open(data, BROADCAST, CATCH_UP)
-    if kind == BROADCAST:
-        return Broadcast.read(reader, data, terms)
-    round, since, flags = reader.u32(), reader.u32() - 1, reader.byte()
-    mode, counted = flags & ~_COUNTED, bool(flags & _COUNTED)
-    if mode == _MODEL:
+    head, reader = terms.open(data, BROADCAST, CATCH_UP)
+    if head.kind == BROADCAST:
+        return Broadcast.read(head, reader, data, terms)
+    lag, counted, mode = read_lag(reader)
+    since = head.round - lag
+    if since < (-1 if mode == MODEL else 0) or (counted and (mode == REPLAY or since < 0)):
+        raise DecodeError(f"a {MODES[mode]} cannot lead from round {since} to {head.round}")
+    if mode == REPLAY:
+        return Replay(head, since, _read_replay(reader, head, since, terms))
+    if mode == MODEL:
         dense = DenseCodec().decode(reader.take(1 + 4 * terms.layout.size), terms.layout)
         votes = TallyCodec().decode(reader.rest(), terms.layout) if reader.left else None
-        return Model(since, round, counted, dense.values, votes)
-    if since > round or since < 0:
-        raise DecodeError(f"a catch-up cannot lead from round {since} to {round}")
-    if mode == _SUM:
-        payload = reader.rest()
-        update: Series | Tally = (
-            TallyCodec().decode(payload, terms.layout)
-            if payload[:1] == bytes([TallyCodec.id])
-            else SeriesCodec().decode(payload, terms.layout)
-        )
-        return Sum(since, round, counted, update)
-    if flags != _REPLAY:
-        raise DecodeError(f"unknown catch-up mode {flags:#04x}")
-    return Replay(since, round, _read_replay(reader, since, round, terms))
+        return Model(head, since, counted, dense.values, votes)
+    stamp, payload = reader.take(STAMP), reader.rest()
+    update: Series | Tally = (
+        TallyCodec().decode(payload, terms.layout)
+        if payload[:1] == bytes([TallyCodec.id])
+        else SeriesCodec().decode(payload, terms.layout)
+    )
+    return Sum(head, since, counted, stamp, update)
 
 
-def _read_replay(reader: Reader, since: int, round: int, terms: Terms) -> tuple[Broadcast, ...]:
-    broadcasts = []
-    for expected in range(since, round):
+def read_lag(reader: Reader) -> tuple[int, bool, int]:
+    """How many rounds a catch-up covers, whether an upload counted, and its mode."""
+    lag, flags = divmod(reader.varint(), 8)
+    if flags & 3 not in MODES:
+        raise DecodeError(f"unknown catch-up mode {flags & 3}")
+    return lag, bool(flags & 4), flags & 3
+
+
+def _read_replay(reader: Reader, head: Head, since: int, terms: Terms) -> tuple[bytes, ...]:
+    if reader.left > 8 * terms.layout.size + 4096:
+        raise DecodeError(f"a replay of {reader.left} bytes is longer than the model would be")
+    broadcasts, stamp = [], head.stamp
+    for expected in range(since, head.round):
         broadcast = Broadcast.open(reader.take(reader.varint()), terms)
-        if broadcast.round != expected:
+        if broadcast.round != expected or broadcast.head.stamp != stamp:
             raise DecodeError(f"replay has round {broadcast.round} in place of {expected}")
-        broadcasts.append(broadcast)
+        broadcasts.append(broadcast.data)
+        stamp = broadcast.next_stamp
     reader.end()
     return tuple(broadcasts)

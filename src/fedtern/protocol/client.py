@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,7 @@ from fedtern.methods import Method
 from fedtern.protocol.catchup import Model, Replay, Sum, open_for_client
 from fedtern.protocol.messages import Broadcast
 from fedtern.protocol.replica import Replica
-from fedtern.protocol.terms import Terms
+from fedtern.protocol.terms import Terms, first_stamp
 from fedtern.protocol.uplink import Uplink
 from fedtern.snapshot import Snapshot, pack_blobs, unpack_blobs
 from fedtern.wire import check_id
@@ -51,19 +51,26 @@ class Client:
             layout = Layout.flat(vector.size)
         assert layout is not None  # one of the two was given
         self.client_id = check_id(client_id)
-        self.terms = Terms(federation, layout, method)
+        self.terms = Terms(layout, method)
         self.round = -1 if vector is None else 0
-        self._replica = Replica(np.zeros(layout.size, np.float32) if vector is None else vector)
+        if vector is None:
+            vector = np.zeros(layout.size, np.float32)
+        self._replica = Replica(vector, first_stamp(federation, vector))
         # A pending upload is always one to the weights of this round.
-        self._uplink = Uplink(client_id, self.terms, seed)
+        self._uplink = Uplink(self.client_id, self.terms, seed)
         check_finite(self._replica.weights, layout)
 
     @property
     def weights(self) -> Vector:
-        """The model at this client's round; read-only."""
+        """The model at this client's round: a view that changes with it, and is read-only."""
         if self.round < 0:
             raise LocalProtocolError("this client has no weights yet: catch up first")
         return read_only(self._replica.weights)
+
+    @property
+    def stamp(self) -> bytes:
+        """The stamp of the history that this client has followed."""
+        return self._replica.stamp
 
     @property
     def residual(self) -> Vector:
@@ -82,12 +89,14 @@ class Client:
                 f"client {self.client_id} has made its upload of round {self.round}: send"
                 " `pending` again, or receive what followed"
             )
-        new = np.asarray(new_weights, np.float32)
+        with np.errstate(over="ignore"):  # refused below, by name
+            new = np.asarray(new_weights, np.float32)
         if new.shape != self.weights.shape:
             raise ValueError(f"new_weights have shape {new.shape}, expected {self.weights.shape}")
         with np.errstate(over="ignore", invalid="ignore"):  # refused below, by name
             delta = new - self._replica.weights
-        return self._uplink.send(delta, self.round)
+        update, memory = self._uplink.compress(delta, self.round)
+        return self._uplink.seal(update, memory, self._replica.stamp, self.round)
 
     def receive(self, data: bytes) -> bool:
         """Take in a broadcast or a catch-up; False if it holds nothing new.
@@ -95,41 +104,48 @@ class Client:
         Raises ``MissedRounds`` for one that starts from a later round than this client is at, or
         that cannot be applied from here: ask the server to ``catch_up(client_id, self.round)``.
         """
-        message = open_for_client(data, self.terms)
+        message = open_for_client(bytes(data), self.terms)
         if isinstance(message, Broadcast):
-            return self._follow([message])
-        if isinstance(message, Replay):
-            return self._follow(message.broadcasts)
-        if message.round <= self.round:
+            return self._follow([message], message)
+        if message.head.round <= self.round:
             return False
+        if isinstance(message, Replay):
+            # Everything has been read once, and refused if need be, before anything is applied.
+            return self._follow(message.opened(self.terms), message)
         if message.since != self.round:
             raise MissedRounds(
-                f"catch-up leads from round {message.since} to {message.round}, client"
+                f"catch-up leads from round {message.since} to {message.head.round}, client"
                 f" {self.client_id} is at {self.round}: ask for another"
             )
-        self._uplink.settle(message.counted)
         if isinstance(message, Sum):
-            self._replica.apply(message.update)
+            message.head.check_history(self._replica.stamp, f"client {self.client_id}")
+            self._uplink.settle(message.counted)
+            self._replica.advance(message.update, message.stamp)
         else:
+            self._uplink.settle(message.counted)
             self._become(message)
-        self.round = message.round
+        self.round = message.head.round
         return True
 
-    def _follow(self, broadcasts: Sequence[Broadcast]) -> bool:
-        news = [broadcast for broadcast in broadcasts if broadcast.round >= self.round]
-        if news and news[0].round != self.round:
+    def _follow(self, broadcasts: Iterable[Broadcast], message: Broadcast | Replay) -> bool:
+        first = message.round if isinstance(message, Broadcast) else message.since
+        if first > self.round or self.round < 0:
             raise MissedRounds(
-                f"broadcast is of round {news[0].round}, client {self.client_id} is at"
+                f"message starts from round {first}, client {self.client_id} is at"
                 f" {self.round}: catch up first"
             )
-        for broadcast in news:
-            self._uplink.settle(self.client_id in broadcast.counted)
-            self._replica.apply(broadcast.update)
-            self.round += 1
-        return bool(news)
+        news = False
+        for broadcast in broadcasts:
+            if broadcast.round == self.round:
+                broadcast.head.check_history(self._replica.stamp, f"client {self.client_id}")
+                self._uplink.settle(self.client_id in broadcast.counted)
+                self._replica.advance(broadcast.update, broadcast.next_stamp)
+                self.round += 1
+                news = True
+        return news
 
     def _become(self, model: Model) -> None:
-        self._replica = Replica(model.weights)
+        self._replica = Replica(model.weights, model.head.stamp)
         if model.votes is not None:
             self._replica.apply(model.votes)
 
@@ -140,15 +156,20 @@ class Client:
             **{f"memory.{name}": vector for name, vector in self._uplink.memory.items()},
             **pack_blobs({"pending": [] if self.pending is None else [self.pending]}),
         }
-        meta = {"kind": "client", "terms": self.terms.digest.hex(), "client": self.client_id}
-        return Snapshot(arrays, {**meta, "round": self.round})
+        return Snapshot(arrays, {**self._identity, "round": self.round})
+
+    @property
+    def _identity(self) -> dict[str, object]:
+        seed = self._uplink.seed
+        terms = self.terms.digest.hex()
+        return {"kind": "client", "terms": terms, "client": self.client_id, "seed": seed}
 
     def restore(self, snapshot: Snapshot) -> None:
         """Become what ``snapshot`` was taken of."""
-        snapshot.expect(kind="client", terms=self.terms.digest.hex(), client=self.client_id)
+        snapshot.expect(self._identity)
         pending = unpack_blobs(snapshot.arrays, "pending")
-        self.round = snapshot.meta["round"]
-        self._replica = Replica.from_arrays(snapshot.arrays)
+        round, replica = snapshot.meta["round"], Replica.from_arrays(snapshot.arrays)
+        self.round, self._replica = round, replica
         self._uplink.memory = snapshot.starting_with("memory.")
         self._uplink.pending = pending[0] if pending else None
 

@@ -6,13 +6,17 @@ from collections import deque
 from itertools import islice
 
 from fedtern.layout import Layout
-from fedtern.protocol.catchup import encode_sum
+from fedtern.protocol.catchup import MODEL, REPLAY, SUM, Way, encode_sum
 from fedtern.protocol.messages import Broadcast
+from fedtern.protocol.replica import Replica
 from fedtern.sums import merge
+from fedtern.updates import nbytes
+
+_MOST_SUMS = 16
 
 
 class History:
-    """Broadcasts of consecutive rounds; the oldest go first."""
+    """Broadcasts of consecutive rounds, read and unread; the oldest go first."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -24,34 +28,60 @@ class History:
         """Add the broadcast of the round that has just ended."""
         self._sums = {}
         self._broadcasts.append(broadcast)
-        self.nbytes += len(broadcast.data)
+        self.nbytes += _size(broadcast)
         while self.nbytes > self.limit:
-            self.nbytes -= len(self._broadcasts.popleft().data)
+            self.nbytes -= _size(self._broadcasts.popleft())
 
     @property
-    def newest(self) -> bytes | None:
+    def newest(self) -> Broadcast | None:
         """The last broadcast, if there is one and it fits."""
-        return self._broadcasts[-1].data if self._broadcasts else None
+        return self._broadcasts[-1] if self._broadcasts else None
 
-    def between(self, since: int, now: int) -> list[Broadcast] | None:
-        """The broadcasts of these rounds; None where some of them are gone."""
-        if since == now:
-            return []
-        if not self._broadcasts or not self._broadcasts[0].round <= since:
+    def since(self, round: int) -> list[Broadcast] | None:
+        """The broadcasts from a round that has ended on; None where some of them are gone."""
+        if not self._broadcasts or round < self._broadcasts[0].round:
             return None
-        return list(islice(self._broadcasts, since - self._broadcasts[0].round, None))
+        return list(islice(self._broadcasts, round - self._broadcasts[0].round, None))
 
-    def sum_since(self, since: int, layout: Layout) -> bytes | None:
+    def sum_since(self, round: int, layout: Layout) -> bytes | None:
         """The encoded sum of the broadcasts from a round on, where they have one.
 
         Clients that were away equally long get the same one: it is worked out once a round.
         """
-        if since not in self._sums:
-            missed = self.between(since, -1) or []
-            merged = merge([broadcast.update for broadcast in missed])
-            self._sums[since] = None if merged is None else encode_sum(merged, layout)
-        return self._sums[since]
+        if round not in self._sums:
+            if len(self._sums) >= _MOST_SUMS:
+                self._sums.clear()
+            merged = merge([broadcast.update for broadcast in self.since(round) or []])
+            self._sums[round] = None if merged is None else encode_sum(merged, layout)
+        return self._sums[round]
+
+    def counted(self, client_id: int, round: int) -> bool | None:
+        """Whether a client's upload to a round counted; None where that is no longer known."""
+        broadcasts = self.since(round) if round >= 0 else None
+        return client_id in broadcasts[0].counted if broadcasts else None
+
+    def lead(self, way: Way, replica: Replica) -> bytes:
+        """The shortest catch-up that leads to a replica: replay, sum or model."""
+        if way.since == way.round:
+            return way.replay([], replica.stamp)
+        sizes = {MODEL: 4 * way.terms.layout.size}
+        missed = (self.since(way.since) if way.since >= 0 else None) or []
+        payload = self.sum_since(way.since, way.terms.layout) if missed else None
+        if missed:
+            sizes[REPLAY] = way.replay_size([broadcast.data for broadcast in missed])
+        if payload is not None:
+            sizes[SUM] = 24 + len(payload)
+        shortest = min(sizes, key=lambda mode: sizes[mode])
+        if shortest == SUM and payload is not None:
+            return way.sum(payload, missed[0].head.stamp, replica.stamp)
+        if shortest == REPLAY:
+            return way.replay([broadcast.data for broadcast in missed], missed[0].head.stamp)
+        return way.model(replica.parts(), replica.stamp)
 
     def data(self) -> list[bytes]:
         """Everything there is, oldest first."""
         return [broadcast.data for broadcast in self._broadcasts]
+
+
+def _size(broadcast: Broadcast) -> int:
+    return len(broadcast.data) + nbytes(broadcast.update)

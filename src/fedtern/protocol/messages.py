@@ -7,43 +7,59 @@ from dataclasses import dataclass
 from fedtern.codecs import NothingCodec
 from fedtern.envelope import BROADCAST, UPLOAD, seal
 from fedtern.errors import DecodeError
-from fedtern.protocol.terms import Terms
-from fedtern.updates import Update
-from fedtern.wire import Reader, ids, u32
+from fedtern.protocol.terms import STAMP, Head, Terms
+from fedtern.updates import Update, largest
+from fedtern.wire import Reader, ids
+
+LARGEST_UPLOAD = 2.0**64
+"""Far above any weight, and so far below 2**100 that no client alone can get the sum there."""
 
 
 @dataclass(frozen=True)
 class Upload:
     """A client's update to the weights of one round."""
 
-    round: int
+    head: Head
     update: Update
 
     @staticmethod
-    def seal(round: int, payload: bytes, terms: Terms) -> bytes:
+    def seal(stamp: bytes, round: int, payload: bytes, terms: Terms) -> bytes:
         """The message; ``payload`` is what the method's codec wrote."""
-        return seal(UPLOAD, terms.digest + u32(round) + payload)
+        return seal(UPLOAD, terms.head(stamp, round) + payload)
 
     @classmethod
     def open(cls, data: bytes, terms: Terms) -> Upload:
         """Read and check everything."""
-        _, reader = terms.open(data, UPLOAD)
-        round = reader.u32()
-        return cls(round, terms.method.up.codec.decode(reader.rest(), terms.layout))
+        head, reader = terms.open(data, UPLOAD)
+        update = terms.method.up.codec.decode(reader.rest(), terms.layout)
+        if largest(update) > LARGEST_UPLOAD:
+            raise DecodeError(f"an upload's values end at 2**64, got {largest(update)}")
+        return cls(head, update)
 
 
 @dataclass(frozen=True)
 class Broadcast:
     """The one message of a round, the same for every client."""
 
-    round: int
+    head: Head
     update: Update
     counted: frozenset[int]  # whose uploads are in it
     cohort: frozenset[int] | None  # who may upload in the next round; None for anybody
     data: bytes
 
+    @property
+    def round(self) -> int:
+        """The round that it ends."""
+        return self.head.round
+
+    @property
+    def next_stamp(self) -> bytes:
+        """The stamp of the history that ends with it."""
+        return self.data[-4:][:STAMP]
+
     @staticmethod
     def seal(
+        stamp: bytes,
         round: int,
         payload: bytes,
         counted: frozenset[int],
@@ -52,18 +68,16 @@ class Broadcast:
     ) -> bytes:
         """The message; ``payload`` is what the method's codec wrote."""
         chosen = b"\0" if cohort is None else b"\1" + ids(cohort)
-        return seal(BROADCAST, terms.digest + u32(round) + ids(counted) + chosen + payload)
+        return seal(BROADCAST, terms.head(stamp, round) + ids(counted) + chosen + payload)
 
     @classmethod
     def open(cls, data: bytes, terms: Terms) -> Broadcast:
         """Read and check everything."""
-        _, reader = terms.open(data, BROADCAST)
-        return cls.read(reader, data, terms)
+        return cls.read(*terms.open(data, BROADCAST), data, terms)
 
     @classmethod
-    def read(cls, reader: Reader, data: bytes, terms: Terms) -> Broadcast:
-        """Read what follows the terms; ``data`` is the whole message."""
-        round = reader.u32()
+    def read(cls, head: Head, reader: Reader, data: bytes, terms: Terms) -> Broadcast:
+        """Read what follows the head; ``data`` is the whole message."""
         counted = frozenset(reader.ids())
         chosen = reader.byte()
         if chosen > 1:
@@ -71,4 +85,4 @@ class Broadcast:
         cohort = frozenset(reader.ids()) if chosen else None
         payload = reader.rest()
         codec = NothingCodec() if payload[:1] == b"\0" else terms.method.down.codec
-        return cls(round, codec.decode(payload, terms.layout), counted, cohort, data)
+        return cls(head, codec.decode(payload, terms.layout), counted, cohort, data)

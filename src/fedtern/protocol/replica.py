@@ -32,8 +32,9 @@ class Replica:
     does what the signs would have done one by one.
     """
 
-    def __init__(self, weights: Vector) -> None:
+    def __init__(self, weights: Vector, stamp: bytes = bytes(3)) -> None:
         self.weights = weights
+        self.stamp = stamp  # of the history that led here
         self._votes: _Votes | None = None
 
     def apply(self, update: Update) -> None:
@@ -47,6 +48,11 @@ class Replica:
             self._votes = None
             update.add_to(self.weights)
 
+    def advance(self, update: Update, stamp: bytes) -> None:
+        """Apply an update that leads to the history of this stamp."""
+        self.apply(update)
+        self.stamp = stamp
+
     def parts(self) -> tuple[Vector, Tally | None]:
         """What a new replica starts from, and then applies, to equal this one for ever."""
         if self._votes is None:
@@ -55,22 +61,22 @@ class Replica:
         return votes.base, Tally(votes.base.size, votes.turns, votes.counts, votes.step)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """The parts by name, for a snapshot."""
+        """Copies of the parts by name, for a snapshot."""
         weights, votes = self.parts()
-        if votes is None:
-            return {"weights": weights}
-        turns, step = np.array([votes.turns], np.int64), np.array([votes.step], np.float32)
-        return {
-            "weights": weights,
-            "votes.counts": votes.counts,
-            "votes.turns": turns,
-            "votes.step": step,
+        arrays: dict[str, NDArray[Any]] = {
+            "weights": weights.copy(),
+            "stamp": np.frombuffer(self.stamp, np.uint8),
         }
+        if votes is None:
+            return arrays
+        turns, step = np.array([votes.turns], np.int64), np.array([votes.step], np.float32)
+        counts = votes.counts.copy()
+        return {**arrays, "votes.counts": counts, "votes.turns": turns, "votes.step": step}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Replica:
         """Undo ``to_arrays``."""
-        replica = cls(arrays["weights"].copy())
+        replica = cls(arrays["weights"].copy(), arrays["stamp"].tobytes())
         if "votes.counts" in arrays:
             counts, step = arrays["votes.counts"], float(arrays["votes.step"][0])
             turns = int(arrays["votes.turns"][0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -20,16 +21,15 @@ from fedtern.errors import (
 from fedtern.layout import Layout, Vector, own_vector, read_only
 from fedtern.memory import EMPTY, State
 from fedtern.methods import Method
-from fedtern.protocol.catchup import seal_model, seal_replay, seal_sum
+from fedtern.protocol import records
+from fedtern.protocol.catchup import Way
 from fedtern.protocol.history import History
 from fedtern.protocol.messages import Broadcast, Upload
 from fedtern.protocol.replica import Replica
-from fedtern.protocol.terms import Terms
+from fedtern.protocol.terms import Head, Terms, first_stamp
 from fedtern.snapshot import Snapshot, pack_blobs, unpack_blobs
 from fedtern.updates import Sparse, Update
-from fedtern.wire import Reader, check_id, varint
-
-_UPLOAD, _BROADCAST = b"U", b"B"
+from fedtern.wire import Reader, check_id
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ class Server:
         cache_bytes: int | None = None,
     ) -> None:
         vector = own_vector(weights, layout)
-        self.terms = Terms(federation, layout or Layout.flat(vector.size), method)
+        self.terms = Terms(layout or Layout.flat(vector.size), method)
         check_finite(vector, self.terms.layout)
         self.seed = seed
         self.round = 0
         self.cohort = None if cohort is None else frozenset(map(check_id, cohort))
-        self._replica = Replica(vector)
+        self._replica = Replica(vector, first_stamp(federation, vector))
         self._memory: State = EMPTY
         self._uploads: dict[int, _Accepted] = {}
         self._last_counted: dict[int, int] = {}  # client -> round
@@ -81,7 +81,10 @@ class Server:
 
     @property
     def weights(self) -> Vector:
-        """The model, bit for bit what every client that has caught up holds; read-only."""
+        """The model, bit for bit what every client that has caught up holds.
+
+        A view that changes with each round, and is read-only: copy it to keep it.
+        """
         return read_only(self._replica.weights)
 
     @property
@@ -96,29 +99,29 @@ class Server:
 
     def receive(self, client_id: int, data: bytes, num_examples: int = 1) -> None:
         """Accept an upload for this round, or refuse it and leave everything as it was."""
-        check_id(client_id)
+        client_id, data = check_id(client_id), bytes(data)
         try:
             upload = Upload.open(data, self.terms)
-            self._admit(client_id, upload.round, data)
+            self._admit(client_id, upload.head, data)
         except (DecodeError, RemoteProtocolError) as error:
             kind = type(error) if isinstance(error, RemoteProtocolError) else RemoteProtocolError
             raise kind(f"client {client_id}: {error}") from error
-        if not 0 < num_examples < 1 << 53:
+        if not 0 < operator.index(num_examples) < 1 << 53:
             raise RemoteProtocolError(
                 f"client {client_id}: claims {num_examples} examples, expected at least 1"
             )
-        self._uploads[client_id] = _Accepted(upload.update, num_examples, data)
+        self._uploads[client_id] = _Accepted(upload.update, operator.index(num_examples), data)
 
-    def _admit(self, client_id: int, round: int, data: bytes) -> None:
-        if round < self.round:
-            raise LateUpload(f"upload is for round {round}, the server is at {self.round}")
-        if round > self.round:
-            raise RemoteProtocolError(f"upload is for round {round}, the server is at {self.round}")
-        if self.cohort is not None and client_id not in self.cohort:
-            raise RemoteProtocolError(f"not in the cohort of round {self.round}")
+    def _admit(self, client_id: int, head: Head, data: bytes) -> None:
+        if head.round != self.round:
+            kind = LateUpload if head.round < self.round else RemoteProtocolError
+            raise kind(f"upload is for round {head.round}, the server is at {self.round}")
         if (accepted := self._uploads.get(client_id)) is not None:
             which = "this" if accepted.data == data else "another"
-            raise DuplicateUpload(f"{which} upload of round {round} has already been accepted")
+            raise DuplicateUpload(f"{which} upload of round {head.round} has already been accepted")
+        head.check_history(self._replica.stamp, "the server")
+        if self.cohort is not None and client_id not in self.cohort:
+            raise RemoteProtocolError(f"not in the cohort of round {self.round}")
 
     def discard(self, client_id: int) -> None:
         """Drop an accepted upload of this round; its client learns that it did not count."""
@@ -138,7 +141,8 @@ class Server:
             delta = self._combine(self.uploaded)
             update, memory = down.memory.step(delta, memory, layout, rng)
             payload = down.codec.encode(update, layout)
-        data = Broadcast.seal(self.round, payload, self.uploaded, cohort, self.terms)
+        stamp = self._replica.stamp
+        data = Broadcast.seal(stamp, self.round, payload, self.uploaded, cohort, self.terms)
         # The server, too, applies what it reads from the bytes.
         broadcast = Broadcast.open(data, self.terms)
         self._commit(broadcast, memory)
@@ -153,7 +157,7 @@ class Server:
 
     def _commit(self, broadcast: Broadcast, memory: State) -> None:
         self._memory = memory
-        self._replica.apply(broadcast.update)
+        self._replica.advance(broadcast.update, broadcast.next_stamp)
         self._last_counted.update(dict.fromkeys(broadcast.counted, self.round))
         self._history.append(broadcast)
         self._uploads = {}
@@ -162,33 +166,31 @@ class Server:
 
     def newest_broadcast(self, since: int) -> bytes | None:
         """The last round's broadcast, for a client that missed no other; None for any other."""
-        return self._history.newest if since == self.round - 1 else None
+        newest = self._history.newest
+        return newest.data if newest is not None and since == newest.round else None
 
     def catch_up(self, client_id: int, since: int) -> bytes:
         """What takes a client from round ``since`` to this one, in the fewest bytes.
 
         ``since`` is -1 for a client that has no weights at all.
         """
+        client_id = check_id(client_id)
         if not -1 <= since <= self.round:
             raise RemoteProtocolError(
-                f"client {check_id(client_id)}: asks to catch up from round {since},"
+                f"client {client_id}: asks to catch up from round {since},"
                 f" the server is at {self.round}"
             )
-        counted = since >= 0 and self._last_counted.get(client_id, -1) >= since
-        where = since, self.round, self.terms
-        options = []
-        if (missed := self._history.between(since, self.round)) is not None:
-            options.append(seal_replay([broadcast.data for broadcast in missed], *where))
-            if (payload := self._history.sum_since(since, self.terms.layout)) is not None:
-                options.append(seal_sum(payload, counted, *where))
-        # The model is written out only where it stands a chance: it is the largest by far.
-        if not options or min(map(len, options)) > 4 * self.terms.layout.size:
-            options.append(seal_model(self._replica.parts(), counted, *where))
-        return min(options, key=len)
+        known = self._history.counted(client_id, since)
+        # Of a round that is no longer known: if a later upload counted, this one was settled.
+        later = since >= 0 and self._last_counted.get(client_id, -1) >= since
+        way = Way(since, self.round, later if known is None else known, self.terms)
+        return self._history.lead(way, self._replica)
 
     def snapshot(self) -> Snapshot:
         """Everything, for ``restore``."""
-        uploads = [upload_record(i, a.data, a.num_examples) for i, a in self._uploads.items()]
+        uploads = [
+            records.upload_record(i, a.data, a.num_examples) for i, a in self._uploads.items()
+        ]
         blobs = {"history": self._history.data(), "uploads": uploads}
         arrays = {
             **self._replica.to_arrays(),
@@ -198,48 +200,50 @@ class Server:
             **pack_blobs(blobs),
         }
         cohort = None if self.cohort is None else sorted(self.cohort)
-        meta = {"kind": "server", "terms": self.terms.digest.hex()}
-        return Snapshot(arrays, {**meta, "round": self.round, "cohort": cohort})
+        return Snapshot(arrays, {**self._identity, "round": self.round, "cohort": cohort})
+
+    @property
+    def _identity(self) -> dict[str, object]:
+        return {"kind": "server", "terms": self.terms.digest.hex(), "seed": self.seed}
 
     def restore(self, snapshot: Snapshot) -> None:
         """Become what ``snapshot`` was taken of."""
-        snapshot.expect(kind="server", terms=self.terms.digest.hex())
-        arrays, cohort = snapshot.arrays, snapshot.meta["cohort"]
-        self.round = snapshot.meta["round"]
-        self.cohort = None if cohort is None else frozenset(cohort)
-        self._replica = Replica.from_arrays(arrays)
-        self._memory = snapshot.starting_with("memory.")
+        snapshot.expect(self._identity)
+        arrays, cohort, round = snapshot.arrays, snapshot.meta["cohort"], snapshot.meta["round"]
+        replica, history = Replica.from_arrays(arrays), History(self._history.limit)
         clients, rounds = arrays["counted.clients"].tolist(), arrays["counted.rounds"].tolist()
-        self._last_counted = dict(zip(clients, rounds, strict=True))
-        self._history = History(self._history.limit)
         for data in unpack_blobs(arrays, "history"):
-            self._history.append(Broadcast.open(data, self.terms))
+            history.append(Broadcast.open(data, self.terms))
+        self.round, self._replica, self._history = round, replica, history
+        self.cohort = None if cohort is None else frozenset(cohort)
+        self._memory = snapshot.starting_with("memory.")
+        self._last_counted = dict(zip(clients, rounds, strict=True))
         self._uploads = {}
         for record in unpack_blobs(arrays, "uploads"):
             self.replay(record)
 
     def replay(self, record: bytes) -> None:
-        """Do again what a record says was done: accept an upload, or finish a round."""
-        if record[:1] == _UPLOAD:
-            reader = Reader(record[1:])
+        """Do again what a record says was done."""
+        tag, reader = record[:1], Reader(record[1:])
+        if tag == records.UPLOAD:
             client_id, num_examples = reader.varint(), reader.varint()
             self.receive(client_id, reader.rest(), num_examples)
-            return
-        broadcast = Broadcast.open(record[1:], self.terms)
-        if broadcast.round != self.round:
-            raise LocalProtocolError(f"record of round {broadcast.round} at round {self.round}")
+        elif tag == records.DISCARD:
+            self.discard(reader.varint())
+        elif tag == records.BROADCAST:
+            self._finish_again(Broadcast.open(reader.rest(), self.terms))
+        else:
+            raise LocalProtocolError(f"unknown record {tag!r}")
+
+    def _finish_again(self, broadcast: Broadcast) -> None:
+        if broadcast.round != self.round or broadcast.counted != self.uploaded:
+            raise LocalProtocolError(
+                f"record of round {broadcast.round} with {sorted(broadcast.counted)}, the server is"
+                f" at {self.round} with {sorted(self.uploaded)}"
+            )
+        broadcast.head.check_history(self._replica.stamp, "the server")
         memory = self._memory
         if broadcast.counted:
             delta = self._combine(broadcast.counted)
             memory = self.terms.method.down.memory.follow(delta, memory, broadcast.update)
         self._commit(broadcast, memory)
-
-
-def upload_record(client_id: int, data: bytes, num_examples: int) -> bytes:
-    """What a store writes down when an upload has been accepted."""
-    return _UPLOAD + varint(client_id) + varint(num_examples) + data
-
-
-def broadcast_record(broadcast: Broadcast) -> bytes:
-    """What a store writes down when a round has been finished."""
-    return _BROADCAST + broadcast.data

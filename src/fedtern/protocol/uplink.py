@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedtern.errors import NonFiniteError
 from fedtern.layout import Vector
 from fedtern.memory import EMPTY, State
-from fedtern.protocol.messages import Upload
+from fedtern.protocol.messages import LARGEST_UPLOAD, Upload
 from fedtern.protocol.terms import Terms
-from fedtern.updates import Update
+from fedtern.updates import Update, largest
 
 
 class Uplink:
@@ -21,19 +22,22 @@ class Uplink:
         self.memory: State = EMPTY
         self.pending: bytes | None = None
 
-    def send(self, delta: Vector, round: int) -> bytes:
-        """The upload for a round; takes ``delta`` over."""
-        return self.seal(*self.compress(delta, round), round)
-
     def compress(self, delta: Vector, round: int) -> tuple[Update, State]:
-        """What would be sent and remembered; nothing has changed yet."""
+        """What would be sent and remembered; takes ``delta`` over, changes nothing else."""
         rng = np.random.default_rng([self.seed, 1, self.client_id, round])
-        return self.terms.method.up.memory.step(delta, self.memory, self.terms.layout, rng)
+        up, layout = self.terms.method.up, self.terms.layout
+        update, memory = up.memory.step(delta, self.memory, layout, rng)
+        if largest(update) > LARGEST_UPLOAD:
+            raise NonFiniteError(
+                f"an update of magnitude {largest(update)} cannot be sent: uploads end at 2**64;"
+                " lower the learning rate or clip the update"
+            )
+        return update, memory
 
-    def seal(self, update: Update, memory: State, round: int) -> bytes:
+    def seal(self, update: Update, memory: State, stamp: bytes, round: int) -> bytes:
         """Write an update as an upload and remember both."""
         payload = self.terms.method.up.codec.encode(update, self.terms.layout)
-        data = Upload.seal(round, payload, self.terms)
+        data = Upload.seal(stamp, round, payload, self.terms)
         self.memory, self.pending = memory, data
         return data
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from fedtern.errors import DecodeError, FedternError, StoreError
 from fedtern.files import sync_directory, write_whole
@@ -22,6 +22,9 @@ from fedtern.store.log import Log
 
 if sys.platform != "win32":
     import fcntl
+
+
+T = TypeVar("T")
 
 
 class Recoverable(Protocol):
@@ -59,6 +62,7 @@ class Store:
         self._snapshot_bytes = 0
         with self._errors("open"):
             self.path.mkdir(parents=True, exist_ok=True)
+            sync_directory(self.path.parent)
             self._lock = (self.path / "lock").open("a+b")
             self._take_lock()
 
@@ -73,6 +77,7 @@ class Store:
 
     def recover(self, state: Recoverable) -> bool:
         """Bring a state back to where it was last seen; False, and a first snapshot, if never."""
+        self.check()
         with self._errors("read"):
             generations = self._generations()
             if not generations:
@@ -94,12 +99,10 @@ class Store:
             path = self._file(generation, "safetensors")
             data = path.read_bytes()
             try:
-                snapshot = Snapshot.from_bytes(data)
-            except DecodeError as error:
+                state.restore(Snapshot.from_bytes(data))
+            except (DecodeError, KeyError, TypeError) as error:
                 damage.append(f"{path}: {error}")
                 continue
-            try:
-                state.restore(snapshot)
             except ValueError as error:
                 raise StoreError(f"{path} belongs to something else: {error}") from error
             self._snapshot_bytes = len(data)
@@ -110,6 +113,7 @@ class Store:
         if self._log is not None:
             self._log.close()
         self._log = Log(self._file(generation, "log"))
+        sync_directory(self.path)
         self.torn += self._log.torn
         for record in self._log.records():
             try:
@@ -117,10 +121,39 @@ class Store:
             except FedternError as error:
                 raise StoreError(f"{self._log.path} does not fit its snapshot: {error}") from error
 
-    def append(self, record: bytes, *, sync: bool) -> None:
-        """Remember what has happened; with ``sync`` even through a power cut."""
+    def record(
+        self, change: Callable[[], T], describe: Callable[[T], bytes | None], *, sync: bool
+    ) -> T:
+        """Make a change and write down what it was; with ``sync`` even through a power cut."""
+        with self._changing(change) as result:
+            if (described := describe(result)) is not None:
+                self._open_log().append(described, sync=sync)
+        return result
+
+    def record_all(self, change: Callable[[], T], state: Recoverable) -> T:
+        """Make a change and write down all there is after it, through a power cut."""
+        with self._changing(change) as result:
+            self._replace_snapshot(state.snapshot())
+        return result
+
+    @contextmanager
+    def _changing(self, change: Callable[[], T]) -> Iterator[T]:
+        """Make a change and let it be written down.
+
+        A change that is refused with an error of ours, or for its arguments, has not happened.
+        Anything else that keeps it from being written down, Ctrl-C included, leaves a state that
+        is not on disk: from then on the store refuses to go on.
+        """
+        self.check()
+        self._failed = InterruptedError("a change was interrupted before it was written down")
+        try:
+            result = change()
+        except (FedternError, ValueError, TypeError):
+            self._failed = None
+            raise
         with self._errors("write"):
-            self._open_log().append(record, sync=sync)
+            yield result
+        self._failed = None
 
     @property
     def wants_snapshot(self) -> bool:
@@ -132,12 +165,16 @@ class Store:
 
     def checkpoint(self, snapshot: Snapshot) -> None:
         """Put a new snapshot in the place of the old one and its log."""
+        self.check()
         with self._errors("write"):
-            newest = self._generations()[0]
-            self._write_snapshot(newest + 1, snapshot)
-            for old in range(newest):
-                for kind in ("safetensors", "log"):
-                    self._file(old, kind).unlink(missing_ok=True)
+            self._replace_snapshot(snapshot)
+
+    def _replace_snapshot(self, snapshot: Snapshot) -> None:
+        newest = max(self._generations(), default=0)
+        self._write_snapshot(newest + 1, snapshot)
+        for path in self.path.iterdir():
+            if path.stem.isdecimal() and int(path.stem) < newest:
+                path.unlink()
 
     def _write_snapshot(self, generation: int, snapshot: Snapshot) -> None:
         path = self._file(generation, "safetensors")
@@ -149,7 +186,7 @@ class Store:
 
     def _open_log(self) -> Log:
         if self._log is None:
-            raise StoreError(f"the store {self.path} is closed, or nothing was recovered from it")
+            raise StoreError(f"nothing was recovered from the store {self.path} yet")
         return self._log
 
     def _file(self, generation: int, kind: str) -> Path:
@@ -162,7 +199,6 @@ class Store:
         What a failed write has left on disk is unknown: only a new start, which reads it back,
         can tell.
         """
-        self.check()
         try:
             yield
         except StoreError as error:
@@ -173,7 +209,9 @@ class Store:
             raise StoreError(f"cannot {what} the store {self.path}: {error}") from error
 
     def check(self) -> None:
-        """Refuse to go on after a failure."""
+        """Refuse to go on after a failure, or on a store that is closed."""
+        if self._lock.closed:
+            raise StoreError(f"the store {self.path} is closed")
         if self._failed is not None:
             raise StoreError(
                 f"the store {self.path} failed before ({self._failed}): start again to go on from"

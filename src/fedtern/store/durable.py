@@ -1,6 +1,6 @@
 """A server and a client that are still there after the process was killed.
 
-Both speak exactly like the ones they keep; only the calls that change a state also write.
+Both speak like the ones they keep; only the calls that change a state also write.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from collections.abc import Iterable
 from numpy.typing import ArrayLike
 
 from fedtern.layout import Vector
-from fedtern.protocol import Broadcast, Client, Server, broadcast_record, upload_record
+from fedtern.protocol import (
+    Broadcast,
+    Client,
+    Server,
+    broadcast_record,
+    discard_record,
+    upload_record,
+)
 from fedtern.store.directory import Store
 
 
@@ -33,8 +40,13 @@ class DurableServer:
 
     @property
     def weights(self) -> Vector:
-        """The model; read-only."""
+        """The model: a view that changes with each round, and is read-only."""
         return self.server.weights
+
+    @property
+    def residual(self) -> Vector:
+        """What the broadcasts so far have left out; read-only."""
+        return self.server.residual
 
     @property
     def cohort(self) -> frozenset[int] | None:
@@ -48,23 +60,29 @@ class DurableServer:
 
     def receive(self, client_id: int, data: bytes, num_examples: int = 1) -> None:
         """Accept an upload for this round, or refuse it and leave everything as it was."""
-        self.store.check()
-        self.server.receive(client_id, data, num_examples)
         # Not synced: until a broadcast counts it, its client stands ready to take it back.
-        self.store.append(upload_record(client_id, data, num_examples), sync=False)
+        self.store.record(
+            lambda: self.server.receive(client_id, data, num_examples),
+            lambda _: upload_record(int(client_id), bytes(data), int(num_examples)),
+            sync=False,
+        )
+
+    def discard(self, client_id: int) -> None:
+        """Drop an accepted upload of this round; its client learns that it did not count."""
+        self.store.record(
+            lambda: self.server.discard(client_id),
+            lambda _: discard_record(int(client_id)),
+            sync=False,
+        )
 
     def finish_round(self, next_cohort: Iterable[int] | None = None) -> Broadcast:
         """Aggregate what has arrived, advance the model and return the round's broadcast."""
-        self.store.check()
-        broadcast = self.server.finish_round(next_cohort)
-        self.store.append(broadcast_record(broadcast), sync=True)
+        broadcast = self.store.record(
+            lambda: self.server.finish_round(next_cohort), broadcast_record, sync=True
+        )
         if self.store.wants_snapshot:
             self.store.checkpoint(self.server.snapshot())
         return broadcast
-
-    def discard(self, client_id: int) -> None:
-        """Drop an accepted upload of this round."""
-        self.server.discard(client_id)
 
     def catch_up(self, client_id: int, since: int) -> bytes:
         """What takes a client from round ``since`` to this one, in the fewest bytes."""
@@ -81,14 +99,24 @@ class DurableClient:
         self.recovered = store.recover(client)
 
     @property
+    def client_id(self) -> int:
+        """What the server knows this client by."""
+        return self.client.client_id
+
+    @property
     def round(self) -> int:
         """The round that the weights are of."""
         return self.client.round
 
     @property
     def weights(self) -> Vector:
-        """The model at this client's round; read-only."""
+        """The model at this client's round: a view that changes with it, and is read-only."""
         return self.client.weights
+
+    @property
+    def residual(self) -> Vector:
+        """What the uploads so far have left out; read-only."""
+        return self.client.residual
 
     @property
     def pending(self) -> bytes | None:
@@ -97,17 +125,17 @@ class DurableClient:
 
     def send(self, new_weights: ArrayLike) -> bytes:
         """The upload that tells the server what training made of this round's weights."""
-        self.store.check()
-        data = self.client.send(new_weights)
         # Every entry of the residual has changed: nothing shorter than a snapshot says how.
-        self.store.checkpoint(self.client.snapshot())
-        return data
+        return self.store.record_all(lambda: self.client.send(new_weights), self.client)
 
     def receive(self, data: bytes) -> bool:
         """Take in a broadcast or a catch-up; False if it holds nothing new."""
-        self.store.check()
-        news = self.client.receive(data)
-        if news:
-            # Not synced: what a power cut loses here, catching up brings back.
-            self.store.append(data, sync=False)
+        # Not synced: what a power cut loses here, catching up brings back.
+        news = self.store.record(
+            lambda: self.client.receive(data),
+            lambda news: bytes(data) if news else None,
+            sync=False,
+        )
+        if news and self.store.wants_snapshot:
+            self.store.checkpoint(self.client.snapshot())
         return news

@@ -1,8 +1,8 @@
 """A file that records are appended to, and that survives being cut off anywhere.
 
-``magic | (length | crc32 | record)*``, numbers as four bytes, little-endian. The top bit of a
-length says that the record was synced when it was written, and with it all before it. The
-checksum covers the length too, so that a run of zeros is not a record.
+``magic | commit | crc32 of commit | (length | crc32 | record)*``, little-endian. ``commit`` (eight
+bytes) is where the file ended when it was last known to be safe on the disk: what is unreadable
+behind it is a write that was cut off, before it damage. A record's checksum covers its length.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from fedtern.errors import StoreError
 from fedtern.wire import u32
 
 _MAGIC = b"FTLOG\x01\r\n"
+_START = len(_MAGIC) + 12
 _HEAD = 8
-_SYNCED = 1 << 31
 
 
 class Log:
@@ -26,49 +26,53 @@ class Log:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+        self.torn = 0  # bytes of unfinished records that opening has cut off
+        self._safe = _START
         size = os.fstat(self._file).st_size
-        if size < len(_MAGIC):  # new, or cut off before anything was written to it
+        if size < _START:  # new, or cut off before anything was written to it
             os.truncate(path, 0)
-            self.nbytes = self.torn = 0
-            self._write(_MAGIC)
+            self._write(0, _MAGIC + _commit(_START))
+            self.nbytes = _START
             return
         if self._read(0, len(_MAGIC)) != _MAGIC:
             raise StoreError(f"{path} is not a log of this package, or its head is damaged")
-        self.nbytes = len(_MAGIC) + sum(_HEAD + len(record) for record in self.records())
-        self.torn = size - self.nbytes  # bytes of unfinished records
+        self.nbytes = _START + sum(_HEAD + len(record) for record in self.records())
         self._refuse_damage()
+        self.torn, self._safe = size - self.nbytes, self.nbytes
         os.truncate(path, self.nbytes)
 
     def _refuse_damage(self) -> None:
         """Tell an unfinished write, which may be cut off, from damage to what was finished."""
-        rest = self._read(self.nbytes, self.torn)
-        for at in range(len(rest)):
-            if (found := _parse(rest, at)) is not None and found[1]:
-                raise StoreError(
-                    f"{self.path} is damaged at byte {self.nbytes}, before records that were safely"
-                    " written: restore the directory from a backup, or remove this file to go on"
-                    " from the last snapshot"
-                )
+        head = self._read(len(_MAGIC), 12)
+        commit = int.from_bytes(head[:8], "little")
+        if _commit(commit) == head and self.nbytes < commit:
+            raise StoreError(
+                f"{self.path} is damaged at byte {self.nbytes}, and was safely written up to byte"
+                f" {commit}: restore the directory from a backup"
+            )
 
     def records(self) -> Iterator[bytes]:
         """Every whole record from the first on."""
-        at = len(_MAGIC)
+        at = _START
         while len(head := self._read(at, _HEAD)) == _HEAD:
-            length = int.from_bytes(head[:4], "little") & ~_SYNCED
-            found = _parse(head + self._read(at + _HEAD, length), 0)
-            if found is None:
+            length = int.from_bytes(head[:4], "little")
+            record = self._read(at + _HEAD, length)
+            if len(record) < length or head != _head(record):
                 return
-            yield found[0]
+            yield record
             at += _HEAD + length
 
     def append(self, record: bytes, *, sync: bool) -> None:
         """Write a record behind the others; with ``sync`` it survives even a power cut."""
-        if len(record) >= _SYNCED:
+        if len(record) >= 1 << 32:
             raise StoreError(f"a record of {len(record)} bytes is too long for {self.path}")
-        length = u32(len(record) | (_SYNCED if sync else 0))
-        self._write(length + u32(zlib.crc32(record, zlib.crc32(length))) + record)
+        self._write(self.nbytes, _head(record) + record)
+        self.nbytes += _HEAD + len(record)
         if sync:
+            # Not yet the end of this record: that is safe only once the call below returns.
+            self._write(len(_MAGIC), _commit(self._safe))
             os.fsync(self._file)
+            self._safe = self.nbytes
 
     def close(self) -> None:
         """Close the file."""
@@ -77,26 +81,23 @@ class Log:
     def _read(self, at: int, count: int) -> bytes:
         os.lseek(self._file, at, os.SEEK_SET)
         parts = []
-        while count and (part := os.read(self._file, count)):
+        while count and (part := os.read(self._file, min(count, 1 << 24))):
             parts.append(part)
             count -= len(part)
         return b"".join(parts)
 
-    def _write(self, data: bytes) -> None:
-        os.lseek(self._file, self.nbytes, os.SEEK_SET)
+    def _write(self, at: int, data: bytes) -> None:
+        os.lseek(self._file, at, os.SEEK_SET)
         view = memoryview(data)
         while view:
             view = view[os.write(self._file, view) :]
-        self.nbytes += len(data)
 
 
-def _parse(data: bytes, at: int) -> tuple[bytes, bool] | None:
-    """The record that starts at a byte, and whether it was synced; None where none starts."""
-    head = data[at : at + _HEAD]
-    length = int.from_bytes(head[:4], "little")
-    synced, length = bool(length & _SYNCED), length & ~_SYNCED
-    if len(head) < _HEAD or len(data) - at - _HEAD < length:
-        return None
-    record = data[at + _HEAD : at + _HEAD + length]
-    crc = zlib.crc32(record, zlib.crc32(head[:4]))
-    return (record, synced) if crc == int.from_bytes(head[4:], "little") else None
+def _head(record: bytes) -> bytes:
+    length = u32(len(record))
+    return length + u32(zlib.crc32(record, zlib.crc32(length)))
+
+
+def _commit(end: int) -> bytes:
+    number = end.to_bytes(8, "little")
+    return number + u32(zlib.crc32(number))

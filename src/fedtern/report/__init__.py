@@ -1,0 +1,13 @@
+"""One self-contained HTML page from one or many run directories.
+
+>>> from fedtern.report import write_report
+>>> write_report([], "report.html")
+Traceback (most recent call last):
+...
+fedtern.errors.RunError: a report needs at least one run directory
+"""
+
+from fedtern.report.page import write_report
+from fedtern.report.runs import Run, Split, load_run
+
+__all__ = ["Run", "Split", "load_run", "write_report"]

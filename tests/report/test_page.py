@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from fedtern.errors import FedternError
+from fedtern.report import load_run, write_report
+from report.fake_runs import METHODS, config, evaluations, write_run
+
+graph_objects = pytest.importorskip("plotly.graph_objects")
+
+STC = METHODS[0][0]
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">'
+
+
+class Elements(HTMLParser):
+    """What a browser makes of a page: elements with attributes, text of the ones asked for."""
+
+    def __init__(self, path) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.texts.append((self.elements[-1][0] if self.elements else "", data))
+
+    def data(self):
+        found = [i for i, (_, attrs) in enumerate(self.elements) if attrs.get("id") == "data"]
+        assert len(found) == 1
+        return json.loads(next(text for tag, text in self.texts if text.startswith('{"figures"')))
+
+
+def rows(text):
+    return list(csv.DictReader(text.splitlines()))
+
+
+def test_nothing_is_loaded_from_anywhere(page):
+    found = Elements(page)
+    for tag, attrs in found.elements:
+        for name in ("src", "href", "srcset", "action", "poster", "data"):
+            assert (attrs.get(name) or "data:").startswith(("data:", "#")), (tag, attrs)
+    assert "@import" not in page.read_text().partition("</style>")[0]
+    policy = [a["content"] for t, a in found.elements if a.get("http-equiv")]
+    assert policy[0].startswith("default-src 'none'")
+
+
+def test_plotly_is_there_once(page):
+    assert sum(len(text) > 1_000_000 for _, text in Elements(page).texts) == 1
+    assert page.stat().st_size < 6_000_000
+
+
+def test_every_run_has_a_row_and_its_details(page):
+    text = page.read_text()
+    table = text.partition("<tbody>")[2].partition("</tbody>")[0]
+    for _, label, *_ in METHODS:
+        assert table.count(f"{label}</th>") == 2
+        assert text.count(f"<summary>{label}, seed ") == 2
+    assert text.count("fedtern run logistic-mnist --method stc --seed 1") >= 1
+
+
+def test_the_summary_says_accuracy_traffic_and_ratio(page):
+    summary = page.read_text().partition('class="summary">')[2].partition("</p>")[0]
+    assert "STC p=1/400 reached 9" in summary
+    assert "246 kB up and 1.86 MB down: 638 and 84.4 times less" in summary
+
+
+def test_the_csv_is_the_metrics(page, runs):
+    found = rows(Elements(page).data()["csv"]["evaluations"])
+    expected = [evaluation for path in runs for evaluation in load_run(path).evaluations]
+    assert len(found) == len(expected)
+    for row, evaluation in zip(found, expected, strict=True):
+        seconds = evaluation["seconds"]
+        assert {k: float(row[k]) for k in evaluation if k != "seconds"} == {
+            k: v for k, v in evaluation.items() if k != "seconds"
+        }
+        assert {k: float(row[f"seconds.{k}"]) for k in seconds} == seconds
+
+
+def test_the_csv_of_results_ends_where_the_metrics_end(page, runs):
+    found = rows(Elements(page).data()["csv"]["results"])
+    for row, path in zip(found, runs, strict=True):
+        run = load_run(path)
+        assert row["run"] == run.digest
+        assert float(row["final_accuracy"]) == run.last["accuracy"]
+        assert float(row["best_accuracy"]) == max(e["accuracy"] for e in run.evaluations)
+        assert float(row["up_bytes"]) == run.last["up_bytes_mean"]
+        assert float(row["total_down_bytes"]) == run.last["down_bytes"]
+        assert float(row["seconds"]) == pytest.approx(sum(run.last["seconds"].values()))
+
+
+def test_plotly_accepts_every_figure(page):
+    figures = Elements(page).data()["figures"]
+    assert list(figures) == [
+        *("accuracy-iterations", "accuracy-up", "accuracy-down"),
+        *("traffic-up", "traffic-down", "time", "split"),
+    ]
+    for figure in figures.values():
+        graph_objects.Figure({"data": figure["data"], "layout": figure["layout"]})
+
+
+def test_one_split_of_several_runs_is_drawn_once(runs, tmp_path):
+    data = Elements(write_report(runs, tmp_path / "all.html")).data()
+    assert len(data["figures"]["split"]["choices"]) == 2  # one a seed
+    data = Elements(write_report(runs[::2], tmp_path / "one.html")).data()
+    assert data["figures"]["split"]["choices"] == []
+
+
+def test_no_string_of_a_run_becomes_markup(tmp_path):
+    hostile = config(STC, task=HOSTILE, digest=HOSTILE, command=HOSTILE, seed=HOSTILE)
+    hostile |= {"method": {"name": HOSTILE, HOSTILE: HOSTILE}, HOSTILE: {HOSTILE: [HOSTILE]}}
+    measured = [{**evaluation, HOSTILE: HOSTILE} for evaluation in evaluations(STC, 0)]
+    measured[-1] = {**measured[-1], "seconds": {HOSTILE: 1.0}}
+    path = write_run(tmp_path / "run", {**hostile, "seed": 0}, measured)
+    (path / "config.json").write_text(json.dumps(hostile))
+    (path / "split.json").write_text(json.dumps({"classes": [HOSTILE], "counts": [[1], [2]]}))
+    found = Elements(write_report([path], tmp_path / "report.html"))
+    harmless = Elements(
+        write_report([write_run(tmp_path / "x", config(STC), measured)], tmp_path / "y.html")
+    )
+    assert "img" not in {tag for tag, _ in found.elements}
+    assert not any("onerror" in attrs for _, attrs in found.elements)
+    scripts = [sum(tag == "script" for tag, _ in page.elements) for page in (found, harmless)]
+    assert scripts[0] == scripts[1]
+    assert "<img" not in json.dumps(found.data()["figures"]["time"])
+
+
+@pytest.mark.parametrize("torn", ["", '{"iteration": 1'])
+def test_a_run_without_evaluations_still_gives_a_page(tmp_path, torn):
+    path = write_run(tmp_path / "run", config(STC), [], torn)
+    page = write_report([path], tmp_path / "deep" / "report.html")
+    assert "STC p=1/400 has no evaluation yet" in page.read_text()
+    assert list(Elements(page).data()["figures"]) == ["split"]
+
+
+def test_a_diverged_run_is_drawn_as_far_as_it_went(tmp_path):
+    measured = evaluations(STC, 0)
+    measured[-1] = {**measured[-1], "loss": float("nan"), "accuracy": float("nan")}
+    page = write_report([write_run(tmp_path / "r", config(STC), measured)], tmp_path / "r.html")
+    data = Elements(page).data()
+    assert len(data["figures"]["accuracy-iterations"]["data"][0]["x"]) == len(measured) - 1
+    assert rows(data["csv"]["evaluations"])[-1]["loss"] == "nan"
+
+
+def test_a_run_with_next_to_nothing_in_it_still_gives_a_page(tmp_path):
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "config.json").write_text('{"method": {"name": "stc"}}')
+    (path / "metrics.jsonl").write_text('{"iteration": 1}\n')
+    assert "STC" in write_report([path], tmp_path / "r.html").read_text()
+
+
+def test_the_same_directory_twice_is_one_run(runs, tmp_path):
+    page = write_report([runs[0], str(runs[0])], tmp_path / "r.html")
+    assert page.read_text().count("<summary>") == 1
+
+
+def test_the_same_runs_give_the_same_bytes(runs, page, tmp_path):
+    assert write_report(runs, tmp_path / "again.html").read_bytes() == page.read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["again.html"]
+
+
+def test_without_plotly_one_line_says_how_to_get_it(runs, tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "plotly"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    with pytest.raises(FedternError, match=r"pip install 'fedtern\[report\]'"):
+        write_report(runs, tmp_path / "r.html")
+    assert not (tmp_path / "r.html").exists()
