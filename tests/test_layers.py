@@ -29,8 +29,9 @@ ABOVE = (
     ("training",),
     ("engines",),
     ("experiments", "inspection", "report"),
+    ("",),
     ("cli",),
-    ("", "__main__"),
+    ("__main__",),
 )
 RANK = {name: rank for rank, layer in enumerate(CORE + ABOVE) for name in layer}
 LAST_OF_THE_CORE = len(CORE) - 1

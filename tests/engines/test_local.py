@@ -185,7 +185,7 @@ def test_delay_does_not_split_rounds(digits):
 
 
 def test_what_cannot_be_federated_is_refused_in_a_sentence(digits):
-    with pytest.raises(ValueError, match="has a buffer 1.running_mean: statistics like those of"):
+    with pytest.raises(ValueError, match=r"has a buffer 1.running_mean: statistics like those of"):
         FlatModel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
     with pytest.raises(ValueError, match=r"parameter weight is torch.float64; only float32"):
         FlatModel(nn.Linear(2, 2).double())

@@ -94,10 +94,10 @@ def test_bad_experiments_are_refused_in_a_sentence():
 
 def test_a_run_leaves_its_configuration_split_metrics_and_checkpoint(tmp_path):
     run = open_run(QUICK, tmp_path, command="fedtern run")
-    assert not run.finished
+    assert not run.finished()
     rounds = list(run.go())
     assert [r.iteration for r in rounds] == [10, 20, 30]
-    assert run.finished
+    assert run.finished()
     assert run.path == tmp_path / QUICK.digest
     config = json.loads((run.path / "config.json").read_text())
     assert (config["digest"], config["parameters"]) == (QUICK.digest, 650)
@@ -134,7 +134,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(tmp_path):
 
     for _ in range(6):
         list(parts.go(stopped=stopped))
-    assert parts.finished
+    assert parts.finished()
     assert _untimed(parts.metrics) == _untimed(whole.metrics)
     assert _weights(parts.checkpoint) == _weights(whole.checkpoint)
 

@@ -120,6 +120,18 @@ class LossyFederation(RuleBasedStateMachine):
         self.clients[i] = Client(i, self.method, LAYOUT)
         self.clients[i].restore(Snapshot.from_bytes(data))
 
+    @rule()
+    def server_goes_back_and_forth(self):
+        """A snapshot is a value: what happens after it was taken does not change it."""
+        taken = self.server.snapshot()
+        self.server.finish_round()
+        self.server.restore(taken)
+
+    @rule(i=which)
+    def upload_is_discarded(self, i):
+        if i in self.server.uploaded:
+            self.server.discard(i)
+
     @rule(i=which, noise=st.binary(max_size=60), at=pick)
     def garbage_arrives(self, i, noise, at):
         if self.uploads:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-import fedtern
+from fedtern import __version__
 from fedtern.cli import catalogue, inspect, train
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
@@ -14,7 +14,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=N
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"fedtern {fedtern.__version__}")
+        typer.echo(f"fedtern {__version__}")
         raise typer.Exit
 
 

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 
 from fedtern.cli import options as o
-from fedtern.environment import Environment
 from fedtern.extras import require
 from fedtern.methods import METHODS
 from fedtern.training.flat import FlatModel
@@ -61,15 +60,10 @@ def _print(rows: Sequence[Mapping[str, object]], as_json: bool) -> None:
     Console(highlight=False).print(table)
 
 
+@o.takes(o.Splitting)
 def split(
+    options: o.Splitting,
     task: o.Task = "logistic-digits",
-    clients: o.Clients = 100,
-    classes_per_client: o.ClassesPerClient = 10,
-    gamma: o.Gamma = 1.0,
-    alpha: o.Alpha = 0.1,
-    kind: o.SplitKind = "classes",
-    concentration: o.Concentration = 0.5,
-    public: o.Public = 0.0,
     seed: o.Seed = 0,
     data_dir: o.DataDir = None,
     plot: Annotated[Path | None, typer.Option(help="Draw it into this PNG or SVG file.")] = None,
@@ -77,9 +71,7 @@ def split(
 ) -> None:
     """Show who would hold which data."""
     with o.one_sentence():
-        environment = Environment(
-            clients, 1.0, classes_per_client, 1, gamma, alpha, kind, concentration, public
-        )
+        environment = options.environment(participation=1.0)
         dataset = get_task(task).load(data_dir)
         dealt = environment.deal(dataset, seed)
         counts = dealt.counts(dataset.train_labels, dataset.num_classes)

@@ -13,15 +13,21 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from fedtern.engines.local import Federation, Round
 
 
+def against_dense(found: Round) -> tuple[str, str]:
+    """What was sent up and down, as a share of what uncompressed training sends."""
+
+    def share(nbytes: float) -> str:
+        return f"1/{found.dense_bytes / nbytes:,.0f}" if nbytes else "nothing"
+
+    return share(found.up_bytes_mean), share(found.down_bytes_mean)
+
+
 def summary(found: Round) -> str:
     """Where things stand, in a line."""
-    ratio = (
-        found.dense_bytes / max(found.up_bytes_mean, 1),
-        found.dense_bytes / max(found.down_bytes_mean, 1),
-    )
+    up, down = against_dense(found)
     return (
-        f"accuracy {found.accuracy:.2%}  up {found.up_bytes_mean / 1e6:.3f} MB (1/{ratio[0]:,.0f})"
-        f"  down {found.down_bytes_mean / 1e6:.3f} MB (1/{ratio[1]:,.0f})"
+        f"accuracy {found.accuracy:.2%}  up {found.up_bytes_mean / 1e6:.3f} MB ({up})"
+        f"  down {found.down_bytes_mean / 1e6:.3f} MB ({down})"
     )
 
 

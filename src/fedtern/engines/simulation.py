@@ -36,14 +36,12 @@ def simulate(
 ) -> Iterator[Round]:
     """Train a federation and yield where it stands at every evaluation.
 
-    Args:
-        model: a module and, as ``data``, the dataset to train it on; or the name of a task, with
-            the directory its dataset is in.
-        method: what is sent; sparse ternary compression by default.
-        environment: who takes part with which data; the paper's base configuration by default.
-        iterations: of each client that always takes part; a task has a default.
-        evaluate_every: iterations between two evaluations; by default a fiftieth of all.
-        memory_bytes: what residuals and momentum may take before some are kept on disk.
+    ``model`` is a module, with the ``Dataset`` to train it on as ``data``; or the name of a task,
+    with the directory that its dataset is in. What is sent is sparse ternary compression unless
+    ``method`` says otherwise, who takes part with which data the paper's base configuration unless
+    ``environment`` does. ``iterations`` are those of a client that always takes part; the model is
+    tested every ``evaluate_every`` of them, by default fifty times. Residuals and momentum past
+    ``memory_bytes`` are kept on disk.
 
     >>> rounds = list(simulate("logistic-digits", iterations=40, evaluate_every=20))
     >>> [r.iteration for r in rounds], rounds[-1].accuracy > 0.5

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +28,7 @@ class States:
         self.nbytes = 0
         self._held: OrderedDict[int, Vectors] = OrderedDict()  # idle longest first
         self._spilled: dict[int, dict[str, Path]] = {}
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._directory: Path | None = None
 
     def get(self, client: int) -> Vectors:
         """The vectors of a client; none if it never had any."""
@@ -62,10 +64,11 @@ class States:
 
     def _spill(self, client: int, vectors: Vectors) -> None:
         if self._directory is None:
-            self._directory = tempfile.TemporaryDirectory(prefix="fedtern-")
+            self._directory = Path(tempfile.mkdtemp(prefix="fedtern-"))
+            weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
         paths = {}
         for name, vector in vectors.items():
-            paths[name] = Path(self._directory.name) / f"{client}.{name}.f32"
+            paths[name] = self._directory / f"{client}.{name}.f32"
             vector.tofile(paths[name])
         self._spilled[client] = paths
         self.nbytes -= _nbytes(vectors)

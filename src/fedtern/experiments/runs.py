@@ -38,7 +38,6 @@ class Run:
         lines = self.metrics.read_text().split("\n")[:-1]
         return [Round(**json.loads(line)) for line in lines]
 
-    @property
     def finished(self) -> bool:
         """Whether the last evaluation was the last there is."""
         rounds = self.rounds()

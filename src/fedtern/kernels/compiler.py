@@ -1,12 +1,14 @@
-"""The one place where Numba is set up."""
+"""The one place where Numba is set up.
+
+Importing Numba takes longer than everything else in this package together, and not everybody who
+imports the package goes on to compress something: it is imported with the first call of a kernel.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
-import numba
-from numba.extending import intrinsic
+from typing import Any, Generic, TypeVar, cast
 
 Scalar = Any
 """A number inside a kernel: its width is Numba's to infer."""
@@ -14,23 +16,58 @@ Scalar = Any
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class _Kernel(Generic[F]):
+    """A function that is compiled when it is first called."""
+
+    def __init__(self, build: Callable[[], F], function: F) -> None:
+        self._build = build
+        functools.update_wrapper(self, function)
+
+    @functools.cached_property
+    def compiled(self) -> F:
+        """The function, known to Numba; compiled for each kind of argument as they come."""
+        return self._build()
+
+    def __call__(self, *args: Any) -> Any:
+        return self.compiled(*args)
+
+
 def jit(function: F) -> F:
     """Compile on first call, without the interpreter lock, and keep the result on disk."""
-    try:
-        return cast(F, numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # nowhere to keep it: a read-only package and no home
-        return cast(F, numba.njit(nogil=True)(function))
+
+    def build() -> F:
+        import numba
+
+        # Kernels that this one calls must be known to Numba as well, under the same names.
+        names = function.__globals__
+        for name in function.__code__.co_names:
+            if isinstance(called := names.get(name), _Kernel):
+                names[name] = called.compiled
+        try:
+            return cast(F, numba.njit(cache=True, nogil=True)(function))
+        except RuntimeError:  # nowhere to keep it: a read-only package and no home
+            return cast(F, numba.njit(nogil=True)(function))
+
+    return cast(F, _Kernel(build, function))
 
 
-@intrinsic
-def _trailing_zeros(_context: Any, word: Any) -> Any:
+def _count_trailing_zeros(word: Scalar) -> Scalar:
     """Count the zero bits below the lowest one of a 64-bit word; 64 for the word 0."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        zero_is_defined = context.get_constant(numba.types.boolean, False)
-        return builder.cttz(args[0], zero_is_defined)
 
-    return numba.types.uint64(numba.types.uint64), generate
+def _trailing_zeros() -> Callable[[Scalar], Scalar]:
+    from numba import types
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def count(_context: Any, word: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            zero_is_defined = context.get_constant(types.boolean, False)
+            return builder.cttz(args[0], zero_is_defined)
+
+        return types.uint64(types.uint64), generate
+
+    return cast(Callable[[Scalar], Scalar], count)
 
 
-trailing_zeros: Callable[[Scalar], Scalar] = cast(Any, _trailing_zeros)
+trailing_zeros: Callable[[Scalar], Scalar] = _Kernel[Any](_trailing_zeros, _count_trailing_zeros)
