@@ -212,12 +212,13 @@ function tensorEnds({ shapes }) {
 export const readPayload = (bytes, layout) => readUpdate(new Reader(bytes), tensorEnds(layout));
 
 function openEnvelope(bytes, kind) {
-  demand(bytes.length >= 7, 'ends early');
+  demand(bytes.length >= 6, 'ends early');
   const inside = bytes.subarray(0, -4), reader = new Reader(inside);
   demand(reader.u8() === 0xFE, 'not a message');
-  demand(reader.u8() === 1, 'unknown version');
+  const versionAndKind = reader.u8();
+  demand(versionAndKind >> 4 === 1, 'unknown version');
   demand(new Reader(bytes.subarray(-4)).u32() === crc32(inside), 'wrong checksum');
-  demand(reader.u8() === kind, 'another kind of message');
+  demand((versionAndKind & 15) === kind, 'another kind of message');
   return reader;
 }
 
@@ -236,67 +237,85 @@ export function readArray(bytes, maxSize = 2 ** 28) {
 }
 
 export function layoutDigest({ names, shapes }) {
-  const text = names.map((name, i) => `${name}:${shapes[i].join(',')}`).join('\n');
+  const length = (name) => Buffer.byteLength(name, 'utf8');
+  const text = names.map((name, i) => `${length(name)}:${name}:${shapes[i].join(',')}`).join('\n');
   return createHash('sha256').update(text, 'utf8').digest().subarray(0, 3);
+}
+
+function firstStamp(federation, weights) {
+  const bytes = Buffer.alloc(4 * weights.length);
+  weights.forEach((weight, i) => bytes.writeFloatLE(weight, 4 * i));
+  const crc = crc32(Buffer.concat([Buffer.from(federation, 'utf8'), bytes]));
+  return Uint8Array.of(crc, crc >>> 8, crc >>> 16);
 }
 
 // Messages are read to the end before any of them is applied: a refused one changes nothing.
 export class Replica {
-  #ends; #terms; #base = null; #step = 0; #counts = null;
+  #ends; #terms; #stamp; #base = null; #step = 0; #counts = null;
 
-  // `terms`: the nine bytes agreed on; without `weights` it waits for a catch-up with a model.
-  constructor(layout, terms, weights = null, round = weights ? 0 : -1) {
+  // `terms`: the six bytes agreed on; without `weights` it waits for a catch-up with a model.
+  constructor(layout, terms, weights = null, federation = '') {
     this.#ends = tensorEnds(layout);
     this.#terms = Uint8Array.from(terms);
-    demand(equalBytes(this.#terms.subarray(3, 6), layoutDigest(layout)), 'terms of another layout');
+    demand(equalBytes(this.#terms.subarray(0, 3), layoutDigest(layout)), 'terms of another layout');
     this.weights = weights && Float32Array.from(weights);
-    this.round = round;
+    this.round = weights ? 0 : -1;
+    this.#stamp = weights && firstStamp(federation, this.weights);
   }
 
   #open(bytes, kind) {
     const reader = openEnvelope(bytes, kind);
-    demand(equalBytes(reader.take(9), this.#terms), 'other terms');
-    return { reader, round: reader.u32() };
+    demand(equalBytes(reader.take(6), this.#terms), 'other terms');
+    return { reader, stamp: reader.take(3), round: reader.u32() };
   }
 
   readUpload(bytes) {
-    const { reader, round } = this.#open(bytes, UPLOAD);
+    const { reader, stamp, round } = this.#open(bytes, UPLOAD);
+    demand(round !== this.round || equalBytes(stamp, this.#stamp), 'another history');
     return { round, update: readUpdate(reader, this.#ends) };
   }
 
-  #readBroadcast(bytes, expectedRound) {
-    const { reader, round } = this.#open(bytes, BROADCAST);
+  #readBroadcast(bytes, expectedRound, expectedStamp) {
+    const { reader, stamp, round } = this.#open(bytes, BROADCAST);
     demand(round === expectedRound, `broadcast of round ${round}, not ${expectedRound}`);
+    demand(equalBytes(stamp, expectedStamp), 'another history');
     const counted = reader.ids(), limited = reader.u8();
     demand(limited <= 1, 'unknown kind of invitation');
     const invited = limited ? reader.ids() : null, update = readUpdate(reader, this.#ends);
     demand(update.codec <= 5, 'a broadcast has a codec up to 5');
-    return { round, counted, invited, update };
+    return { round, counted, invited, update, nextStamp: bytes.slice(-4, -1) };
   }
 
   applyBroadcast(bytes) {
     demand(this.weights, 'a replica without weights needs a model');
-    const broadcast = this.#readBroadcast(bytes, this.round);
+    const broadcast = this.#readBroadcast(bytes, this.round, this.#stamp);
     this.applyUpdate(broadcast.update);
+    this.#stamp = broadcast.nextStamp;
     this.round++;
     return broadcast;
   }
 
   applyCatchUp(bytes) {
-    const { reader, round } = this.#open(bytes, CATCH_UP);
-    const since = reader.u32() - 1, flags = reader.u8(), mode = flags & 0x7F, counted = flags >= 0x80;
-    demand(since === this.round && since <= round, 'catch-up from another round');
+    const { reader, stamp, round } = this.#open(bytes, CATCH_UP);
+    const way = reader.count(2 ** 36, 'way'), mode = way % 4, counted = Math.floor(way / 4) % 2 === 1;
+    const since = round - Math.floor(way / 8);
+    demand(since === this.round, 'catch-up from another round');
     demand(!counted || since >= 0, 'no upload to count');
     demand(mode === MODEL || this.weights, 'a replica without weights needs a model');
+    demand(mode === MODEL || equalBytes(stamp, this.#stamp), 'another history');
+    let newStamp = stamp;
     if (mode === REPLAY) {
       demand(!counted, 'a replay says itself what was counted');
       const broadcasts = [];
       for (let at = since; at < round; at++) {
-        broadcasts.push(this.#readBroadcast(reader.take(reader.count(reader.left, 'length')), at));
+        const data = reader.take(reader.count(reader.left, 'length'));
+        broadcasts.push(this.#readBroadcast(data, at, newStamp));
+        newStamp = broadcasts.at(-1).nextStamp;
       }
       reader.finish();
       broadcasts.forEach(({ update }) => this.applyUpdate(update));
     } else if (mode === SUM) {
+      newStamp = reader.take(3);
       const update = readUpdate(reader, this.#ends);
       demand(update.codec === 6 || update.codec === 7, 'a sum has codec 6 or 7');
       this.applyUpdate(update);
@@ -310,6 +329,7 @@ export class Replica {
       this.#base = null;
       if (tally) this.applyUpdate(tally);
     }
+    this.#stamp = newStamp;
     this.round = round;
     return { since, round, mode, counted };
   }
@@ -361,7 +381,7 @@ function checkVectors(path) {
   }));
   closeSection('arrays');
 
-  const noTerms = [0, 0, 0, ...layoutDigest(layout), 0, 0, 0];
+  const noTerms = [...layoutDigest(layout), 0, 0, 0];
   payloads.forEach(({ name, hex, adds }, i) => check(`payload ${i} (${name})`, () => {
     const replica = new Replica(layout, noTerms, new Float32Array(adds.length));
     replica.applyUpdate(readPayload(fromHex(hex), layout));
@@ -369,9 +389,9 @@ function checkVectors(path) {
   }));
   closeSection('payloads');
 
-  for (const { method, terms, start, rounds, away, replay } of federations) {
+  for (const { method, federation, terms, start, rounds, away, replay } of federations) {
     const broughtTo = (since) => {
-      const replica = new Replica(layout, fromHex(terms), since < 0 ? null : start);
+      const replica = new Replica(layout, fromHex(terms), since < 0 ? null : start, federation);
       rounds.slice(0, Math.max(since, 0)).forEach(({ broadcast }) => replica.applyBroadcast(fromHex(broadcast)));
       return replica;
     };

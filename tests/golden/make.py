@@ -22,7 +22,8 @@ from fedtern import Client, Layout, Method, Server, compress, decompress
 from fedtern.codecs import SeriesCodec
 from fedtern.compressors import SparseTernary, TopK
 from fedtern.envelope import ARRAY, seal
-from fedtern.protocol.catchup import seal_replay
+from fedtern.protocol.catchup import Way
+from fedtern.protocol.terms import first_stamp
 from fedtern.sums import merge
 
 HERE = Path(__file__).parent
@@ -89,30 +90,32 @@ def federation(name: str, method: Method) -> dict[str, object]:
         broadcasts.append(server.finish_round(next_cohort=[1, FAR] if t == 2 else None).data)
         weights = floats(server.weights)
         rounds.append({"uploads": uploads, "broadcast": broadcasts[-1].hex(), "weights": weights})
+    way = Way(0, server.round, False, server.terms)
     away = [server.catch_up(AWAY, since).hex() for since in range(-1, server.round + 1)]
     return {
         "method": name,
+        "federation": "golden",
         "terms": server.terms.digest.hex(),
         "start": floats(start),
         "rounds": rounds,
         "away": away,
-        "replay": seal_replay(broadcasts, 0, server.round, server.terms).hex(),
+        "replay": way.replay(broadcasts, first_stamp("golden", start)).hex(),
     }
 
 
 def refused() -> list[dict[str, str]]:
     array = compress(np.array([0, 3, -1, 0.5, -5, 0]), 1 / 3)
-    ternary = array[5:-4]
+    ternary = array[4:-4]
 
     def changed(at: int, to: int) -> bytes:
         return ternary[:at] + bytes([to]) + ternary[at + 1 :]
 
     def again(payload: bytes) -> bytes:
-        return seal(ARRAY, array[3:5] + payload)
+        return seal(ARRAY, array[2:4] + payload)
 
     broken = {
         "wrong checksum": array[:-1] + b"\0",
-        "another version": array[:1] + b"\2" + array[2:],
+        "another version": array[:1] + b"\x24" + array[2:],
         "not a message": b"\0" + array[1:],
         "ends early": again(ternary[:-1]),
         "bytes left over": again(ternary + b"\0"),

@@ -14,10 +14,12 @@ import fedtern
 from checks import METHODS
 from fedtern import Client, DecodeError, Layout, Server
 from fedtern.codecs import CODECS
+from fedtern.codecs.golomb import WIDEST_DENSITY
 
 PATH = Path(__file__).parent / "v1.json"
 GOLDEN = json.loads(PATH.read_text())
 LAYOUT = Layout(tuple(GOLDEN["layout"]["names"]), tuple(map(tuple, GOLDEN["layout"]["shapes"])))
+FORMAT = Path(__file__).parents[2] / "docs" / "format.md"
 READER = Path(__file__).parents[2] / "examples" / "reader.mjs"
 
 
@@ -78,6 +80,15 @@ def test_whole_federations_are_read_the_same(case):
 def test_what_breaks_a_rule_is_refused(case):
     with pytest.raises(DecodeError):
         fedtern.decompress(bytes.fromhex(case["hex"]))
+
+
+def test_the_example_in_the_document_is_right():
+    lines = FORMAT.read_text().split("## An example")[1].split("```")[1].splitlines()[1:]
+    shown = "".join(line[:24] for line in lines)
+    data = fedtern.compress(np.array([0, 3, -1, 0.5, -5, 0]), p=1 / 3)
+    assert bytes.fromhex(shown) == data
+    for width in WIDEST_DENSITY:
+        assert repr(width) in FORMAT.read_text()
 
 
 def test_a_reader_in_another_language_agrees():
