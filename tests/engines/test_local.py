@@ -213,7 +213,7 @@ def test_impossible_environments_are_refused_in_a_sentence(digits):
             Environment(**wrong)
     for wrong, match in (
         ({"classes_per_client": 11}, "between 1 and the 10 classes there are, got 11"),
-        ({"clients": 5000}, "would hold none of the 1400 examples: use fewer clients"),
+        ({"clients": 5000}, "would hold none of the 1500 examples: use fewer clients"),
         ({"split": "natural"}, "does not tell who made its examples"),
         ({"split": "natural", "public": 0.1}, "cannot be combined"),
     ):
