@@ -87,3 +87,23 @@ def test_without_the_extra_the_command_says_how_to_get_it():
     )
     assert result.returncode == 1
     assert result.stderr == "the command line needs typer: pip install 'fedtern[cli]'\n"
+
+
+def test_without_torch_messages_can_be_inspected_and_training_says_how_to_get_it(tmp_path):
+    path = tmp_path / "message"
+    path.write_bytes(fedtern.compress(np.ones(3, np.float32)))
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'torch' else find(name, *a)\n"
+        "from fedtern.__main__ import main; main()"
+    )
+
+    def run(*arguments: str):
+        command = [sys.executable, "-c", code, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert "array" in run("inspect", str(path)).stdout
+    refused = run("run", "cnn-kws", "--method", "stc")
+    assert refused.returncode == 1
+    assert refused.stderr == "fedtern: training needs torch: pip install 'fedtern[torch]'\n"

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -63,6 +68,23 @@ def test_unsafe_values_are_found_and_selected(bad, at):
     x[at] = bad
     assert first_unsafe(x) == at
     assert at in top_k(x, 1)
+
+
+@pytest.mark.slow
+def test_kernels_stay_within_their_arrays(tmp_path):
+    """The same tests once more, with every index checked."""
+    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    here = Path(__file__).parents[1]
+    tests = [
+        str(here / "codecs"),
+        str(here / "kernels"),
+        str(here / "protocol" / "test_protocol.py"),
+    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    result = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, cwd=here.parent
+    )
+    assert result.returncode == 0, result.stdout[-3000:]
 
 
 def test_two_to_the_hundred_is_the_largest_safe_value():

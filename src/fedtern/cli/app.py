@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedtern import __version__
-from fedtern.cli import catalogue, inspect, train
+from fedtern.cli.errors import one_sentence
+from fedtern.cli.inspect import inspect_command
+from fedtern.report import write_report
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
@@ -27,10 +31,35 @@ def _fedtern(
     """Federated learning in a thousandth of the bandwidth."""
 
 
-app.command("run")(train.run)
-app.command("compare")(train.compare)
-app.command("report")(train.report)
-app.command("tasks")(catalogue.tasks)
-app.command("methods")(catalogue.methods)
-app.command("split")(catalogue.split)
-app.command("inspect")(inspect.inspect_command)
+def _needs_torch(_context: typer.Context) -> None:
+    """Not installed: pip install 'fedtern[torch]'."""
+    typer.echo("fedtern: training needs torch: pip install 'fedtern[torch]'", err=True)
+    raise typer.Exit(1)
+
+
+if find_spec("torch") is not None:
+    from fedtern.cli import catalogue, train
+
+    app.command("run")(train.run)
+    app.command("compare")(train.compare)
+    app.command("tasks")(catalogue.tasks)
+    app.command("methods")(catalogue.methods)
+    app.command("split")(catalogue.split)
+else:
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+    for name in ("run", "compare", "tasks", "methods", "split"):
+        app.command(name, context_settings=anything)(_needs_torch)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Directories of runs.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write one page with the tables and plots of one or many runs."""
+    with one_sentence():
+        written = write_report(runs, out)
+    typer.echo(f"report: {written.resolve()}")
+
+
+app.command("inspect")(inspect_command)

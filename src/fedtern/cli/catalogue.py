@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedtern.cli import options as o
+from fedtern.cli.errors import one_sentence
 from fedtern.extras import require
 from fedtern.methods import METHODS
 from fedtern.training.flat import FlatModel
@@ -70,7 +71,7 @@ def split(
     as_json: o.AsJson = False,
 ) -> None:
     """Show who would hold which data."""
-    with o.one_sentence():
+    with one_sentence():
         environment = options.environment(participation=1.0)
         dataset = get_task(task).load(data_dir)
         dealt = environment.deal(dataset, seed)

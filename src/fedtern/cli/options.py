@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from fedtern.environment import Environment
-from fedtern.errors import FedternError
 from fedtern.experiments import Experiment, parse_method
 from fedtern.experiments.experiment import complete
 
@@ -140,13 +138,3 @@ def takes(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., N
         return run
 
     return decorate
-
-
-@contextmanager
-def one_sentence() -> Iterator[None]:
-    """Print errors that a person can mend as a sentence, and leave with exit code 1."""
-    try:
-        yield
-    except (FedternError, ValueError) as error:
-        typer.echo(f"fedtern: {error}", err=True)
-        raise typer.Exit(1) from None

@@ -1,4 +1,4 @@
-"""``fedtern run``, ``compare`` and ``report``."""
+"""``fedtern run`` and ``compare``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedtern.cli import options as o
+from fedtern.cli.errors import one_sentence
 from fedtern.cli.progress import Watch, against_dense, summary
 from fedtern.engines.local import Round
 from fedtern.errors import MissingExtraError
@@ -37,7 +38,7 @@ def run(
     resume: Annotated[bool, typer.Option(help="Go on where a run was stopped.")] = False,
 ) -> None:
     """Train a federation, by default the paper's base configuration of a hundred clients."""
-    with o.one_sentence():
+    with one_sentence():
         experiment = (
             options.experiment(task, method, strict=True)
             if config is None
@@ -62,7 +63,7 @@ def compare(
 
     Parameters such as --p-up go to every method that has them; method:parameter=value to one.
     """
-    with o.one_sentence():
+    with one_sentence():
         experiments = [options.experiment(task, method, strict=False) for method in methods]
         results = [(e, *_go(e, options, resume=True)) for e in experiments]
         written = _report([path for _, _, path in results], html)
@@ -73,16 +74,6 @@ def compare(
     _print(results)
     if written is not None:
         typer.echo(f"report: {written.resolve()}")
-
-
-def report(
-    runs: Annotated[list[Path], typer.Argument(help="Directories of runs.")],
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-) -> None:
-    """Write one page with the tables and plots of one or many runs."""
-    with o.one_sentence():
-        written = write_report(runs, out)
-    typer.echo(f"report: {written.resolve()}")
 
 
 def _go(experiment: Experiment, options: o.Training, *, resume: bool) -> tuple[Round, Path]:

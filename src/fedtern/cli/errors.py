@@ -1,0 +1,20 @@
+"""Errors that a person can mend, on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from fedtern.errors import FedternError
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Print errors that a person can mend as a sentence, and leave with exit code 1."""
+    try:
+        yield
+    except (FedternError, ValueError) as error:
+        typer.echo(f"fedtern: {error}", err=True)
+        raise typer.Exit(1) from None

@@ -1,0 +1,133 @@
+"""The commands that train, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from typer.testing import CliRunner
+
+from fedtern.cli import app
+
+QUICK = [
+    "--iterations",
+    "20",
+    "--evaluate-every",
+    "10",
+    "--clients",
+    "10",
+    "--participation",
+    "1/2",
+]
+
+
+@pytest.fixture
+def fedtern(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(app, list(arguments))
+
+
+def test_run_trains_keeps_the_run_and_says_where(fedtern, tmp_path):
+    result = fedtern("run", "--method", "stc", "--p-up", "1/50", *QUICK)
+    assert result.exit_code == 0
+    assert "stc p_up=1/50: accuracy" in result.stdout
+    (path,) = (tmp_path / "runs").iterdir()
+    assert f"kept in runs/{path.name}" in result.stdout
+    config = json.loads((path / "config.json").read_text())
+    assert (config["method"]["p_up"], config["environment"]["participation"]) == (0.02, 0.5)
+
+
+def test_run_as_json_ends_in_one_object_and_a_finished_run_is_not_repeated(fedtern):
+    first, second = (fedtern("run", *QUICK, "--json") for _ in range(2))
+    found = json.loads(first.stdout.splitlines()[-1])
+    assert found["iteration"] == 20
+    assert first.stdout == second.stdout
+
+
+def test_compare_prints_a_table_and_writes_a_report(fedtern, tmp_path):
+    pytest.importorskip("plotly")
+    result = fedtern(
+        "compare", "stc", "fedavg:local_steps=5", "signsgd", "sgd", "--p-up", "0.1", *QUICK
+    )
+    assert result.exit_code == 0, result.output
+    for text in ("stc p_up=1/10", "fedavg", "local_steps=5", "signsgd", "sgd", "report.html"):
+        assert text in result.stdout
+    assert "STC" in (tmp_path / "report.html").read_text()
+    runs = [str(path) for path in (tmp_path / "runs").iterdir()]
+    assert fedtern("report", *runs, "--out", "again.html").exit_code == 0
+    assert (tmp_path / "again.html").exists()
+    found = fedtern("compare", "stc", "sgd", "--p-up", "0.1", *QUICK, "--json")
+    assert len(json.loads(found.stdout.splitlines()[-1])["runs"]) == 2
+
+
+def test_an_experiment_can_be_a_file(fedtern, tmp_path):
+    (tmp_path / "e.toml").write_text(
+        'task = "logistic-digits"\niterations = 10\nmethod = {name = "sgd"}\n'
+        "environment = {clients = 5, participation = 1.0}\n"
+    )
+    result = fedtern("run", "--config", "e.toml", "--json")
+    assert json.loads(result.stdout.splitlines()[-1])["iteration"] == 10
+
+
+def test_tasks_methods_and_splits_are_listed(fedtern, tmp_path):
+    found = {
+        row["task"]: row["parameters"] for row in json.loads(fedtern("tasks", "--json").stdout)
+    }
+    assert found["vgg11s-cifar10"] == 865_482
+    assert "cnn-kws" in fedtern("tasks").stdout
+    assert "p_up=0.0025" in fedtern("methods").stdout
+    pytest.importorskip("matplotlib")
+    result = fedtern("split", "--clients", "20", "--classes-per-client", "2", "--plot", "s.png")
+    assert "20 clients hold 75 to 75 examples each" in result.stdout
+    assert (tmp_path / "s.png").stat().st_size > 5000
+    counts = json.loads(fedtern("split", "--clients", "4", "--split", "iid", "--json").stdout)[
+        "counts"
+    ]
+    assert len(counts) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "logistic-digit"], "there is no task 'logistic-digit'; did you mean"),
+        (["run", "--method", "std"], "there is no method 'std'; did you mean stc"),
+        (["run", "--method", "sgd", "--p-up", "0.1"], "method 'sgd' has no parameter 'p_up'"),
+        (["run", "--participation", "0.001"], "selects no one"),
+        (["run", "--classes-per-client", "11"], "between 1 and the 10 classes there are, got 11"),
+        (["run", "--clients", "5000"], "use fewer clients"),
+        (["run", "logistic-mnist", "--data-dir", "nowhere"], "put it there"),
+        (["report", "nowhere"], "nowhere"),
+        (["split", "--split", "odd"], "split must be one of"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_1(fedtern, arguments, sentence):
+    result = fedtern(*arguments)
+    assert result.exit_code == 1
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
+    command = [sys.executable, "-m", "fedtern", "run", "--iterations", "100000"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=os.environ
+    )
+    while not list(tmp_path.glob("runs/*/metrics.jsonl")):
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "stopped; go on with the same command and --resume" in errors
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert again.returncode == 1
+    assert "has been started before: add --resume to go on" in again.stderr
