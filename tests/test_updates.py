@@ -95,6 +95,18 @@ def test_a_replica_that_starts_from_the_parts_of_another_stays_equal_to_it():
         assert first.weights.tobytes() == second.weights.tobytes()
 
 
+def test_signs_are_counted_anew_after_any_other_change():
+    rng, layout = np.random.default_rng(0), Layout.flat(50)
+    x = rng.standard_normal(50).astype(np.float32)
+    signs, sparse = Sign(0.1).compress(x, layout, rng), TopK(0.5).compress(x, layout, rng)
+    replica = Replica(x.copy())
+    expected = x.copy()
+    for update in (signs, sparse, signs):
+        replica.apply(update)
+        update.add_to(expected)
+    assert np.allclose(replica.weights, expected, atol=1e-6)
+
+
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=30)
 def test_error_feedback_loses_nothing(seed):

@@ -333,10 +333,13 @@ def test_a_restored_pair_goes_on_to_the_same_bytes(method):
     for t in range(4):
         play(server, clients, [t % 3], seed=t)
     clients[0].receive(server.catch_up(0, clients[0].round))
+    server.finish_round(next_cohort=[0, 1, 2])
+    clients[0].receive(server.catch_up(0, clients[0].round))
     server.receive(0, clients[0].send(trained(clients[0], 9)), num_examples=3)
     server2, clients2 = pair(method)
     for old, new in zip([server, *clients], [server2, *clients2], strict=True):
         new.restore(Snapshot.from_bytes(old.snapshot().to_bytes()))
+    assert server2.cohort == server.cohort == {0, 1, 2}
     assert server2.finish_round().data == server.finish_round().data
     for t in range(5, 9):
         a, b = play(server, clients, [t % 3], seed=t), play(server2, clients2, [t % 3], seed=t)

@@ -208,6 +208,22 @@ def test_accepted_uploads_survive(tmp_path, open_server, open_client):
     assert (again.round, again.cohort) == (1, None)
 
 
+def test_examples_survive_with_the_uploads_they_weigh(tmp_path, opened):
+    broadcasts = []
+    for restart in (False, True):
+        server, clients = pair(METHODS["stc-tensor"])  # weighted by examples
+        durable = DurableServer(server, opened(tmp_path / str(restart)))
+        for client, examples in zip(clients, (1, 50, 7), strict=True):
+            data = client.send(trained(client, 0))
+            durable.receive(client.client_id, data, num_examples=examples)
+        if restart:
+            durable.store.close()
+            again, _ = pair(METHODS["stc-tensor"])
+            durable = DurableServer(again, opened(tmp_path / str(restart)))
+        broadcasts.append(durable.finish_round(next_cohort=[1]).data)
+    assert broadcasts[0] == broadcasts[1]
+
+
 def test_a_damaged_snapshot_is_worked_out_from_the_one_before(tmp_path, open_server, open_client):
     server, client = open_server(tmp_path / "s", log_bytes=0), open_client(tmp_path / "c")
     play(server, [client], 5)
