@@ -22,11 +22,18 @@ def against_dense(found: Round) -> tuple[str, str]:
     return share(found.up_bytes_mean), share(found.down_bytes_mean)
 
 
+def pace(found: Round) -> str:
+    """How fast rounds went, evaluations not counted."""
+    seconds = sum(found.seconds.values()) - found.seconds["evaluate"]
+    return f"{found.round / seconds:.1f} rounds/s" if seconds else "no time at all"
+
+
 def summary(found: Round) -> str:
     """Where things stand, in a line."""
     up, down = against_dense(found)
     return (
-        f"accuracy {found.accuracy:.2%}  up {found.up_bytes_mean / 1e6:.3f} MB ({up})"
+        f"accuracy {found.accuracy:.2%}  loss {found.loss:.4f}"
+        f"  up {found.up_bytes_mean / 1e6:.3f} MB ({up})"
         f"  down {found.down_bytes_mean / 1e6:.3f} MB ({down})"
     )
 

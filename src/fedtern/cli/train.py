@@ -20,7 +20,7 @@ from rich.table import Table
 
 from fedtern.cli import options as o
 from fedtern.cli.errors import one_sentence
-from fedtern.cli.progress import Watch, against_dense, summary
+from fedtern.cli.progress import Watch, against_dense, pace, summary
 from fedtern.engines.local import Round
 from fedtern.errors import MissingExtraError
 from fedtern.experiments import Experiment, open_run
@@ -48,7 +48,7 @@ def run(
     if options.as_json:
         typer.echo(json.dumps({"run": str(path), **asdict(found)}))
     else:
-        typer.echo(f"{experiment.label}: {summary(found)}")
+        typer.echo(f"{experiment.label}: {summary(found)}, {pace(found)}")
         typer.echo(f"kept in {path}; see it with: fedtern report {path}")
 
 
