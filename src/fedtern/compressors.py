@@ -82,22 +82,19 @@ class SparseTernary:
     lossless: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "p", check_rate(self.p))
-        check_scope(self.scope)
+        object.__setattr__(self, "p", TopK(self.p, self.scope).p)
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Ternary:
-        """Keep exactly min(k, nonzeros) entries of each segment; all zeros give none at all."""
+        """What ``TopK`` keeps, ternarised for each segment; all zeros give an empty update."""
+        kept = TopK(self.p, self.scope).compress(x, layout, rng)
         ends = layout.segments(self.scope)
-        kept = select(x, self.p, ends)
-        values = x[kept]
-        check_kept(values, kept, layout)
-        starts = np.searchsorted(kept, np.concatenate([[0], ends]))
+        starts = np.searchsorted(kept.indices, np.concatenate([[0], ends]))
         # Unlike the paper: where fewer than k entries differ from zero, mu is the mean of those
         # there are, so that compressing an update once more changes nothing.
-        mus = [_mean_magnitude(values[a:b]) for a, b in pairwise(starts)]
+        mus = [_mean_magnitude(kept.values[a:b]) for a, b in pairwise(starts)]
         single = self.scope == "model"
         return Ternary(
-            x.size, kept, values > 0, np.array(mus, np.float32), None if single else ends
+            x.size, kept.indices, kept.values > 0, np.float32(mus), None if single else ends
         )
 
 
