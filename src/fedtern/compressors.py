@@ -94,7 +94,11 @@ class SparseTernary:
         mus = [_mean_magnitude(kept.values[a:b]) for a, b in pairwise(starts)]
         single = self.scope == "model"
         return Ternary(
-            x.size, kept.indices, kept.values > 0, np.float32(mus), None if single else ends
+            x.size,
+            kept.indices,
+            kept.values > 0,
+            np.array(mus, np.float32),
+            None if single else ends,
         )
 
 

@@ -46,6 +46,7 @@ class Inspection:
 def inspect(data: bytes, layout: Layout | None = None) -> Inspection:
     """Take a message apart; uploads, broadcasts and catch-ups do not say how large the model is.
 
+    >>> import numpy as np
     >>> from fedtern import compress
     >>> found = inspect(compress(np.random.default_rng(0).standard_normal(100_000), p=0.01))
     >>> found.kind, found.nonzeros, dict(found.parts)["signs"]
