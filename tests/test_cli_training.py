@@ -80,7 +80,8 @@ def test_an_experiment_can_be_a_file(fedtern, tmp_path):
 
 def test_tasks_methods_and_splits_are_listed(fedtern, tmp_path):
     found = {
-        row["task"]: row["parameters"] for row in json.loads(fedtern("tasks", "--json").stdout)
+        row["task"]: row["parameters"]
+        for row in json.loads(fedtern("tasks", "--json").stdout)["tasks"]
     }
     assert found["vgg11s-cifar10"] == 865_482
     assert "cnn-kws" in fedtern("tasks").stdout
@@ -106,6 +107,15 @@ def test_tasks_methods_and_splits_are_listed(fedtern, tmp_path):
         (["run", "--clients", "5000"], "use fewer clients"),
         (["run", "logistic-mnist", "--data-dir", "nowhere"], "put it there"),
         (["report", "nowhere"], "nowhere"),
+        (["run", "--method", "stc:p_up=abc"], "stc's p_up must be of type float, got 'abc'"),
+        (["run", "--method", "stc:local_steps=2.5"], "local_steps must be of type int, got 2.5"),
+        (["run", "--method", "stc:name=sgd"], "name comes before the colon"),
+        (["run", "--learning-rate", "-1"], "learning_rate must be positive, got -1.0"),
+        (["run", "--momentum", "2"], "momentum must be in [0, 1), got 2.0"),
+        (["run", "--device", "cuda:77"], "device 'cuda:77' cannot be used"),
+        (["run", "--config", "nope.toml"], "nope.toml: No such file"),
+        (["run", "--out", "/proc/nowhere"], "cannot make /proc/nowhere"),
+        (["split", "--plot", "/nowhere/x.png"], "/nowhere/x.png: No such file"),
         (["split", "--split", "odd"], "split must be one of"),
     ],
 )
@@ -127,6 +137,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
+    assert "ending this round; Ctrl-C again stops at once" in errors
     assert "stopped; go on with the same command and --resume" in errors
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert again.returncode == 1

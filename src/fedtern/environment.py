@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable
+from dataclasses import Field, dataclass, fields
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +46,8 @@ class Environment:
     public: float = 0.0
 
     def __post_init__(self) -> None:
+        for field in fields(self):  # 1 and 1.0 are the same environment, and give the same digest
+            object.__setattr__(self, field.name, _plain(field, getattr(self, field.name)))
         if self.clients < 1:
             raise ValueError(f"clients must be at least 1, got {self.clients}")
         if not 0 < self.participation <= 1:
@@ -99,3 +104,11 @@ class Environment:
 
 def _rng(seed: int, *stream: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=stream))
+
+
+def _plain(field: Field[Any], value: Any) -> Any:
+    kinds: dict[str, Callable[[Any], Any]] = {"int": operator.index, "float": float, "str": str}
+    try:
+        return kinds[str(field.type)](value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{field.name} must be of type {field.type}, got {value!r}") from None

@@ -1,22 +1,31 @@
-"""Files that are whole whenever they are there."""
+"""Files that are whole whenever they are there, and directories that one process has at a time."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
 
 
 def write_whole(path: Path, chunks: Iterable[bytes]) -> int:
     """Put a file in the place of another, synced, in one step; the bytes it has."""
     draft = path.with_name(f"{path.name}.draft")
-    with draft.open("wb") as file:
-        for chunk in chunks:
-            file.write(chunk)
-        size = file.tell()
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        with draft.open("wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+            size = file.tell()
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
     return size
 
 
@@ -29,3 +38,26 @@ def sync_directory(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+class Lock:
+    """A directory, until it is closed or the process ends, however it ends."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = (directory / "lock").open("a+b")
+        if sys.platform == "win32":
+            return  # nothing keeps a second process out there
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether the directory has been given up."""
+        return self._file.closed
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        self._file.close()

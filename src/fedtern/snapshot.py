@@ -8,6 +8,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,10 @@ class Snapshot:
             if name.startswith(prefix)
         }
 
+    def copies(self, prefix: str) -> dict[str, NDArray[Any]]:
+        """Copies of those arrays, which outlive what the snapshot was read from."""
+        return {name: array.copy() for name, array in self.starting_with(prefix).items()}
+
     def chunks(self) -> Iterator[bytes]:
         """The bytes in pieces, so that a large state need not exist twice."""
         header: dict[str, Any] = {}
@@ -83,7 +88,7 @@ class Snapshot:
         return b"".join(self.chunks())
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Snapshot:
+    def from_bytes(cls, data: bytes | mmap) -> Snapshot:
         """Read a file back; every way of being damaged is a ``DecodeError``."""
         try:
             return cls._parse(data)
@@ -91,7 +96,7 @@ class Snapshot:
             raise DecodeError(f"not a fedtern snapshot, or a damaged one: {error}") from error
 
     @classmethod
-    def _parse(cls, data: bytes) -> Snapshot:
+    def _parse(cls, data: bytes | mmap) -> Snapshot:
         (length,) = _LENGTH.unpack_from(data)
         text = data[8 : 8 + length]
         header = json.loads(text)

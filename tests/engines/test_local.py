@@ -89,6 +89,42 @@ def test_states_that_do_not_fit_are_kept_on_disk_without_a_difference(digits, me
     assert play(saved, 2) == play(roomy, 2)
 
 
+def test_a_snapshot_is_a_value(digits):
+    federation = make(digits, METHODS["stc"])
+    play(federation, 3)
+    taken = federation.snapshot()
+    before = taken.to_bytes()
+    play(federation, 3)
+    assert taken.to_bytes() == before
+
+
+def test_many_spilled_clients_need_few_open_files(digits):
+    import resource
+
+    everyone = Environment(clients=300, participation=1.0)
+    federation = make(digits, METHODS["stc"], environment=everyone, memory_bytes=50_000)
+    play(federation, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+    try:
+        saved = federation.snapshot().to_bytes()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    again = make(digits, METHODS["stc"], environment=everyone, memory_bytes=50_000)
+    again.restore(Snapshot.from_bytes(saved))
+    assert play(again, 1) == play(federation, 1)
+
+
+def test_dropout_follows_from_the_seed(digits):
+    task = replace(TASK, model=lambda: nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 10)))
+    results = []
+    for noise in (1, 2):
+        torch.manual_seed(noise)  # what else draws from torch's generator must not matter
+        federation = federate(task, digits, stc(0.1, 0.1), SOME, Sgd(0.1), seed=3)
+        results.append(play(federation, 4))
+    assert results[0] == results[1]
+
+
 def test_only_clients_that_took_part_have_a_residual(digits):
     federation = make(digits, stc(0.01, 0.01), momentum=0.0)
     assert not list(federation._states.items())
@@ -197,6 +233,10 @@ def test_what_cannot_be_federated_is_refused_in_a_sentence(digits):
         simulate(nn.Linear(2, 2), digits)
     with pytest.raises(ValueError, match="has a dataset of its own"):
         simulate("mlp-digits", digits)
+    with pytest.raises(ValueError, match="must be at least 1, got 0 and None"):
+        simulate("mlp-digits", iterations=0)
+    with pytest.raises(ValueError, match="weight_decay must not be negative, got -1"):
+        Sgd(0.1, 0.0, -1.0)
 
 
 def test_impossible_environments_are_refused_in_a_sentence(digits):

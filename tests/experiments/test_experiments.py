@@ -39,6 +39,16 @@ def test_an_experiment_survives_json_and_its_digest_tells_it_apart():
         QUICK,
     ]
     assert len({e.digest for e in others}) == len(others)
+    whole, real = (
+        Experiment.of("mlp-digits", "sgd", Environment(participation=p)) for p in (1, 1.0)
+    )
+    assert whole.digest == real.digest
+
+
+def test_labels_tell_methods_apart():
+    texts = ("fedavg:weighted=true", "fedavg", "stc:p_up=1", "stc", "stc:local_steps=5", "topk")
+    labels = [Experiment.of("mlp-digits", text).label for text in texts]
+    assert len(set(labels)) == len(labels)
 
 
 def test_defaults_are_written_out_so_that_they_can_change_without_harm():
@@ -60,8 +70,25 @@ def test_an_experiment_can_be_a_toml_file(tmp_path):
     )
     assert Experiment.from_toml(path) == QUICK
     path.write_text('task = "logistic-digits"\nmethod = {name = "stc"}\ncolour = "red"\n')
-    with pytest.raises(ValueError, match=r"e.toml: .*unexpected keyword argument 'colour'"):
+    with pytest.raises(ValueError, match=r"e.toml: there is no setting 'colour'; there are task"):
         Experiment.from_toml(path)
+    path.write_text('task = "logistic-digits"\nmethod = "stc:p_up=1/50"\n')
+    assert Experiment.from_toml(path).method["p_up"] == 0.02
+    for text, match in (
+        ('method = "stc"', "needs a task and a method"),
+        (
+            'task = "mlp-digits"\nmethod = "stc"\niterations = 2.5',
+            "iterations must be a whole number",
+        ),
+        (
+            'task = "mlp-digits"\nmethod = "stc"\nenvironment = {clients = 2.5}',
+            "clients must be of type",
+        ),
+        ('task = "mlp-digits"\nmethod = "stc"\nenvironment = {client = 2}', "did you mean clients"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=match):
+            Experiment.from_toml(path)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +113,7 @@ def test_bad_experiments_are_refused_in_a_sentence():
         Experiment.of("logistic-digits", {"name": "fedavg", "p_up": 0.1})
     with pytest.raises(ValueError, match=r"p must be in \(0, 1\], got 2"):
         Experiment.of("logistic-digits", {"name": "stc", "p_up": 2})
-    with pytest.raises(ValueError, match="iterations must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="iterations must be a whole number of at least 1, got 0"):
         Experiment.of("logistic-digits", {"name": "stc"}, iterations=0)
     with pytest.raises(ValueError, match="expected parameter=value after the colon"):
         parse_method("stc:0.1")
@@ -120,6 +147,40 @@ def test_a_directory_of_something_else_is_never_overwritten(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot make"):
         open_run(other, tmp_path / "file")
+
+
+def test_a_run_is_finished_only_once_its_weights_are_saved(tmp_path, monkeypatch):
+    whole = open_run(QUICK, tmp_path / "a")
+    list(whole.go())
+    run = open_run(QUICK, tmp_path / "b")
+    for found in run.go():
+        if found.iteration >= QUICK.iterations:
+            break  # as if killed between the last line and the last save
+    assert len(run.rounds()) == 3
+    assert not run.finished()
+    list(run.go())
+    assert run.finished()
+    assert _weights(run.checkpoint) == _weights(whole.checkpoint)
+    assert _untimed(run.metrics) == _untimed(whole.metrics)
+
+
+def test_one_process_has_a_run_at_a_time(tmp_path):
+    run = open_run(QUICK, tmp_path)
+    going = run.go()
+    next(going)
+    with pytest.raises(StoreError, match="is being run by another process"):
+        next(open_run(QUICK, tmp_path).go())
+    going.close()
+    list(run.go())
+    assert run.finished()
+
+
+def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path):
+    run = open_run(QUICK, tmp_path)
+    list(run.go())
+    run.checkpoint.write_bytes(run.checkpoint.read_bytes()[:-9])
+    with pytest.raises(StoreError, match=r"checkpoint.safetensors is damaged .*remove it to start"):
+        list(run.go())
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -55,11 +56,12 @@ else:
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Directories of runs.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write one page with the tables and plots of one or many runs."""
     with one_sentence():
-        written = write_report(runs, out)
-    typer.echo(f"report: {written.resolve()}")
+        written = write_report(runs, out).resolve()
+    typer.echo(json.dumps({"report": str(written)}) if as_json else f"report: {written}")
 
 
 app.command("inspect")(inspect_command)

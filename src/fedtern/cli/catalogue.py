@@ -34,7 +34,7 @@ def tasks(as_json: o.AsJson = False) -> None:
         }
         for task in TASKS.values()
     ]
-    _print(rows, as_json)
+    _print("tasks", rows, as_json)
 
 
 def methods(as_json: o.AsJson = False) -> None:
@@ -48,12 +48,12 @@ def methods(as_json: o.AsJson = False) -> None:
         )
         about = (inspect.getdoc(make) or "").partition("\n")[0]
         rows.append({"method": name, "parameters": shown, "about": about})
-    _print(rows, as_json)
+    _print("methods", rows, as_json)
 
 
-def _print(rows: Sequence[Mapping[str, object]], as_json: bool) -> None:
+def _print(what: str, rows: Sequence[Mapping[str, object]], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(rows))
+        typer.echo(json.dumps({what: rows}))
         return
     table = Table(*rows[0], box=None, pad_edge=False)
     for row in rows:

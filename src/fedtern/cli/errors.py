@@ -15,6 +15,13 @@ def one_sentence() -> Iterator[None]:
     """Print errors that a person can mend as a sentence, and leave with exit code 1."""
     try:
         yield
-    except (FedternError, ValueError) as error:
-        typer.echo(f"fedtern: {error}", err=True)
-        raise typer.Exit(1) from None
+    except FedternError as error:
+        sentence = str(error)
+    except OSError as error:
+        sentence = f"{error.filename or 'the disk'}: {error.strerror or error}"
+    except ValueError as error:
+        sentence = str(error)
+    else:
+        return
+    typer.echo(f"fedtern: {sentence}", err=True)
+    raise typer.Exit(1)

@@ -37,6 +37,15 @@ def summary(found: Round) -> str:
     )
 
 
+def short(found: Round) -> str:
+    """Where things stand, in few enough letters for a bar."""
+    up, down = against_dense(found)
+    return (
+        f"{found.accuracy:.1%}  up {found.up_bytes_mean / 1e6:.3g} MB {up}"
+        f"  down {found.down_bytes_mean / 1e6:.3g} MB {down}"
+    )
+
+
 class Watch:
     """A live bar on a terminal, plain lines elsewhere (at most one every two seconds)."""
 
@@ -45,11 +54,10 @@ class Watch:
         self._said = 0.0
         self._live = sys.stderr.isatty() and not quiet
         self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:,}/{task.total:,}"),
-            TextColumn("{task.fields[state]}"),
+            TextColumn("{task.percentage:>3.0f}%"),
+            BarColumn(bar_width=10),
             TimeRemainingColumn(),
+            TextColumn("{task.fields[state]}"),
             console=Console(stderr=True),
             disable=not self._live,
         )
@@ -68,7 +76,7 @@ class Watch:
 
     def evaluated(self, found: Round) -> None:
         """An evaluation has ended."""
-        self._bar.update(self._task, state=summary(found))
+        self._bar.update(self._task, state=f"{self.label}  {short(found)}")
         last = found.iteration >= self.total
         if not self._live and not self.quiet and (last or time.monotonic() - self._said > 2):
             self._said = time.monotonic()

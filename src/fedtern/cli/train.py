@@ -58,6 +58,9 @@ def compare(
     methods: Annotated[list[str], typer.Argument(help="Methods, like stc fedavg:local_steps=25.")],
     task: Annotated[str, typer.Option(help="What to learn.")] = "logistic-digits",
     html: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("report.html"),
+    resume: Annotated[
+        bool, typer.Option(help="Go on with runs that were stopped; always done here.")
+    ] = True,
 ) -> None:
     """Train the same federation with several methods; runs that are finished are not repeated.
 
@@ -65,7 +68,7 @@ def compare(
     """
     with one_sentence():
         experiments = [options.experiment(task, method, strict=False) for method in methods]
-        results = [(e, *_go(e, options, resume=True)) for e in experiments]
+        results = [(e, *_go(e, options, resume=resume)) for e in experiments]
         written = _report([path for _, _, path in results], html)
     if options.as_json:
         rows = [{"method": e.label, "run": str(p), **asdict(f)} for e, f, p in results]
@@ -78,6 +81,11 @@ def compare(
 
 def _go(experiment: Experiment, options: o.Training, *, resume: bool) -> tuple[Round, Path]:
     """Run an experiment to its end and show how far it is."""
+    try:
+        torch.empty(0, device=options.device)
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"device {options.device!r} cannot be used: {reason}") from None
     this = open_run(experiment, options.out, command=shlex.join(["fedtern", *sys.argv[1:]]))
     if this.finished():
         return this.rounds()[-1], this.path
@@ -112,6 +120,7 @@ def _interruptible() -> Iterator[list[int]]:
         caught.append(number)
         if len(caught) > 1:
             raise KeyboardInterrupt
+        typer.echo("ending this round; Ctrl-C again stops at once", err=True)
 
     before = signal.signal(signal.SIGINT, catch)
     try:
@@ -143,4 +152,5 @@ def _print(results: list[tuple[Experiment, Round, Path]]) -> None:
             *against_dense(found),
             f"{sum(found.seconds.values()):.1f}",
         )
-    Console(highlight=False).print(table)
+    # A pipe has no width of its own, and nothing should be cut off there.
+    Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,14 @@ class Sgd:
     learning_rate: float
     momentum: float = 0.0
     weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,7 @@ class Federation:
         *,
         seed: int = 0,
         memory_bytes: int | None = None,
+        spill_directory: Path | None = None,
     ) -> None:
         self.model, self.sgd = model, sgd
         self.train, self.test = examples
@@ -79,7 +91,8 @@ class Federation:
         self.server = Server(model.weights, method, model.layout, seed=seed)
         self.witness = Client(_WITNESS, method, model.layout, model.weights)
         self.meter = Meter()
-        self._states = States(memory_bytes)
+        self._states = States(memory_bytes, spill_directory)
+        self._sizes = split.sizes
         self._rounds = np.zeros(len(split), np.int64)  # that each client's replica is at
         self._batches = np.zeros(len(split), np.int64)  # that each client has trained on
 
@@ -115,7 +128,8 @@ class Federation:
 
     def _upload(self, i: int) -> int:
         """Train a client and send what came out; the bytes that took."""
-        state = self._states.get(i)
+        with self.meter.phase("states"):
+            state = self._states.get(i)
         with self.meter.phase("train"):
             delta, velocity = self._train(i, state.get("velocity"))
         uplink = Uplink(i, self.server.terms, self.seed)
@@ -125,15 +139,17 @@ class Federation:
         with self.meter.phase("encode"):
             data = uplink.seal(update, memory, self.witness.stamp, self.server.round)
         with self.meter.phase("decode"):
-            self.server.receive(i, data, num_examples=self.split.sizes[i])
+            self.server.receive(i, data, num_examples=self._sizes[i])
         kept: Vectors = dict(memory)
-        self._states.put(i, kept if velocity is None else {**kept, "velocity": velocity})
+        with self.meter.phase("states"):
+            self._states.put(i, kept if velocity is None else {**kept, "velocity": velocity})
         return len(data)
 
     def _train(self, i: int, velocity: Vector | None) -> tuple[Vector, Vector | None]:
         steps = self.server.terms.method.local_steps
         batches = Batches(self.split.clients[i], self.environment.batch_size, self.seed, i)
         taken = batches.take(int(self._batches[i]), steps)
+        seed = np.random.SeedSequence(self.seed, spawn_key=(2, i, int(self._batches[i])))
         self._batches[i] += steps
         weights = self.witness.weights
         self.model.load(weights)
@@ -143,6 +159,7 @@ class Federation:
             self.sgd.momentum,
             self.sgd.weight_decay,
             velocity,
+            seed=int(seed.generate_state(1)[0]),
         )
         with np.errstate(over="ignore", invalid="ignore"):  # refused when it is compressed
             return self.model.weights - weights, velocity
@@ -174,8 +191,8 @@ class Federation:
         arrays: dict[str, Any] = {
             **{f"server.{name}": array for name, array in server.arrays.items()},
             **{f"witness.{name}": array for name, array in witness.arrays.items()},
-            "rounds": self._rounds,
-            "batches": self._batches,
+            "rounds": self._rounds.copy(),
+            "batches": self._batches.copy(),
         }
         for client, vectors in self._states.items():
             arrays |= {f"client.{client}.{name}": vector for name, vector in vectors.items()}
@@ -189,16 +206,21 @@ class Federation:
             getattr(self, part).restore(Snapshot(arrays, snapshot.meta[part]))
         self._rounds = snapshot.arrays["rounds"].copy()
         self._batches = snapshot.arrays["batches"].copy()
-        clients: dict[int, Vectors] = {}
-        for name, vector in snapshot.starting_with("client.").items():
-            number, _, kind = name.partition(".")
-            clients.setdefault(int(number), {})[kind] = vector.copy()
-        self._states = States(self._states.limit)
-        for client, vectors in clients.items():
+        limit, directory = self._states.limit, self._states.directory
+        self._states.close()
+        self._states = States(limit, directory)
+        for client, vectors in _by_client(snapshot):
             self._states.put(client, vectors)
         meter = snapshot.meta["meter"]
         self.meter = Meter(Traffic(**meter["up"]), Traffic(**meter["down"]))
         self.meter.seconds.update(meter["seconds"])
+
+
+def _by_client(snapshot: Snapshot) -> Iterator[tuple[int, Vectors]]:
+    """Copies of each client's vectors, one client at a time."""
+    names = snapshot.starting_with("client.")
+    for client, group in groupby(names, key=lambda name: name.partition(".")[0]):
+        yield int(client), {name.partition(".")[2]: names[name].copy() for name in group}
 
 
 def rounds_of(federation: Federation, iterations: int, evaluate_every: int) -> Iterator[Round]:

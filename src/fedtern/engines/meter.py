@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-PHASES = ("train", "compress", "encode", "decode", "aggregate", "evaluate")
+PHASES = ("train", "compress", "encode", "decode", "aggregate", "states", "evaluate", "save")
 
 
 @dataclass

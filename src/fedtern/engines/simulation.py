@@ -72,6 +72,10 @@ def simulate(
         memory_bytes=memory_bytes,
     )
     total = int(_given(iterations, task.iterations))
+    if total < 1 or (evaluate_every is not None and evaluate_every < 1):
+        raise ValueError(
+            f"iterations and evaluate_every must be at least 1, got {total} and {evaluate_every}"
+        )
     return rounds_of(federation, total, evaluate_every or max(total // 50, 1))
 
 
@@ -85,6 +89,7 @@ def federate(
     seed: int,
     device: torch.device | str = "cpu",
     memory_bytes: int | None = None,
+    spill_directory: Path | None = None,
 ) -> Federation:
     """A federation at its first round."""
     return Federation(
@@ -96,6 +101,7 @@ def federate(
         sgd,
         seed=seed,
         memory_bytes=memory_bytes,
+        spill_directory=spill_directory,
     )
 
 

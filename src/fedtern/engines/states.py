@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import weakref
 from collections import OrderedDict
@@ -19,34 +18,40 @@ Vectors = dict[str, Vector]
 class States:
     """Named vectors for each client that has any.
 
-    Past ``limit`` bytes, those of the clients that have been idle longest are written to files
-    in a temporary directory, and read back when they are asked for.
+    Past ``limit`` bytes, those of the clients that have been idle longest are kept in one
+    nameless file in ``directory``, which vanishes with the process.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, limit: int | None = None, directory: Path | None = None) -> None:
         self.limit = limit
+        self.directory = directory
         self.nbytes = 0
         self._held: OrderedDict[int, Vectors] = OrderedDict()  # idle longest first
-        self._spilled: dict[int, dict[str, Path]] = {}
-        self._directory: Path | None = None
+        self._spilled: dict[int, dict[str, tuple[int, int]]] = {}  # offset and number of values
+        self._free: list[tuple[int, int]] = []
+        # Open as long as the states are: it has no name to be opened by again.
+        self._file = None if limit is None else tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
+        self._end = 0
+        if self._file is not None:
+            weakref.finalize(self, self._file.close)
 
     def get(self, client: int) -> Vectors:
         """The vectors of a client; none if it never had any."""
         if client in self._held:
             return self._held[client]
-        paths = self._spilled.get(client, {})
-        return {name: np.fromfile(path, np.float32) for name, path in paths.items()}
+        return {name: self._read(*slot) for name, slot in self._spilled.get(client, {}).items()}
 
     def put(self, client: int, vectors: Vectors) -> None:
         """Remember the vectors of a client in place of those it had."""
         self.nbytes -= _nbytes(self._held.pop(client, {}))
-        for path in self._spilled.pop(client, {}).values():
-            path.unlink()
+        self._free += self._spilled.pop(client, {}).values()
         if vectors:
             self._held[client] = vectors
             self.nbytes += _nbytes(vectors)
         while self.limit is not None and self.nbytes > self.limit and len(self._held) > 1:
-            self._spill(*self._held.popitem(last=False))
+            idle, kept = self._held.popitem(last=False)
+            self._spilled[idle] = {name: self._write(vector) for name, vector in kept.items()}
+            self.nbytes -= _nbytes(kept)
 
     @property
     def spilled(self) -> int:
@@ -54,24 +59,39 @@ class States:
         return len(self._spilled)
 
     def items(self) -> Iterator[tuple[int, Vectors]]:
-        """Every client that has vectors, in order, with those on disk mapped into memory."""
+        """Every client that has vectors, in order; those on disk are views of the file."""
+        disk = np.memmap(self._file, np.float32, "r") if self._spilled and self._file else None
         for client in sorted([*self._held, *self._spilled]):
-            paths = self._spilled.get(client)
-            if paths is None:
-                yield client, self._held[client]
+            slots = self._spilled.get(client, {})
+            if disk is not None and slots:
+                parts = {n: disk[at // 4 : at // 4 + count] for n, (at, count) in slots.items()}
+                yield client, {name: part.view(np.ndarray) for name, part in parts.items()}
             else:
-                yield client, {n: np.memmap(p, np.float32, "r") for n, p in paths.items()}
+                yield client, self._held[client]
 
-    def _spill(self, client: int, vectors: Vectors) -> None:
-        if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="fedtern-"))
-            weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
-        paths = {}
-        for name, vector in vectors.items():
-            paths[name] = self._directory / f"{client}.{name}.f32"
-            vector.tofile(paths[name])
-        self._spilled[client] = paths
-        self.nbytes -= _nbytes(vectors)
+    def close(self) -> None:
+        """Forget everything."""
+        self._held.clear()
+        self._spilled.clear()
+        if self._file is not None:
+            self._file.close()
+
+    def _read(self, at: int, count: int) -> Vector:
+        assert self._file is not None  # nothing is spilled without one
+        self._file.seek(at)
+        return np.frombuffer(bytearray(self._file.read(4 * count)), np.float32)
+
+    def _write(self, vector: Vector) -> tuple[int, int]:
+        assert self._file is not None  # nothing is spilled without a limit
+        slot = next((s for s in self._free if s[1] == vector.size), None)
+        if slot is None:
+            slot, self._end = (self._end, vector.size), self._end + vector.nbytes
+        else:
+            self._free.remove(slot)
+        self._file.seek(slot[0])
+        self._file.write(vector.tobytes())
+        self._file.flush()
+        return slot
 
 
 def _nbytes(vectors: Vectors) -> int:

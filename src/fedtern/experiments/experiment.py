@@ -12,6 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from fedtern.engines.local import Sgd
 from fedtern.environment import Environment
 from fedtern.methods import METHODS, Method
 from fedtern.names import look_up
@@ -43,7 +44,7 @@ class Experiment:
     def of(
         cls,
         task: str,
-        method: Mapping[str, Any],
+        method: Mapping[str, Any] | str,
         environment: Environment | None = None,
         *,
         iterations: int | None = None,
@@ -55,23 +56,23 @@ class Experiment:
     ) -> Experiment:
         """An experiment with a task's own values where nothing else is said."""
         known = get_task(task)
-        total = known.iterations if iterations is None else iterations
-        if total < 1:
-            raise ValueError(f"iterations must be at least 1, got {total}")
-        if evaluate_every is not None and evaluate_every < 1:
-            raise ValueError(f"evaluate_every must be at least 1, got {evaluate_every}")
-        if seed < 0:
-            raise ValueError(f"seed must not be negative, got {seed}")
+        total = _whole("iterations", known.iterations if iterations is None else iterations, 1)
+        every = max(total // 50, 1) if evaluate_every is None else evaluate_every
+        sgd = Sgd(
+            float(known.learning_rate if learning_rate is None else learning_rate),
+            float(known.momentum if momentum is None else momentum),
+            float(known.weight_decay if weight_decay is None else weight_decay),
+        )
         return cls(
             task,
-            complete(method),
+            complete(parse_method(method) if isinstance(method, str) else method),
             environment or Environment(),
             total,
-            known.learning_rate if learning_rate is None else learning_rate,
-            known.momentum if momentum is None else momentum,
-            known.weight_decay if weight_decay is None else weight_decay,
-            evaluate_every or max(total // 50, 1),
-            seed,
+            sgd.learning_rate,
+            sgd.momentum,
+            sgd.weight_decay,
+            _whole("evaluate_every", every, 1),
+            _whole("seed", seed, 0),
         )
 
     def make_task(self) -> Task:
@@ -98,10 +99,17 @@ class Experiment:
         """Read an experiment that a person wrote; what it leaves out has its default."""
         try:
             values = tomllib.loads(path.read_text())
-            environment = Environment(**values.pop("environment", {}))
-            return cls.of(environment=environment, **values)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}: {error}") from error
+            known = {f.name: f for f in fields(cls)}
+            for name in values:
+                look_up(name, known, "setting")
+            if not {"task", "method"} <= set(values):
+                raise ValueError("an experiment needs a task and a method")
+            places = values.pop("environment", {})
+            for name in places:
+                look_up(name, {f.name: f for f in fields(Environment)}, "setting of an environment")
+            return cls.of(environment=Environment(**places), **values)
+        except (OSError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
     @property
     def digest(self) -> str:
@@ -121,7 +129,9 @@ class Experiment:
         parts = [
             f"{key}={_readable(value)}"
             for key, value in self.method.items()
-            if key != "name" and (value != default[key] or key in shown) and value != 1
+            if key != "name"
+            and (value != default[key] or key in shown)
+            and not (key == "local_steps" and value == 1)
         ]
         return " ".join([self.method["name"], *parts])
 
@@ -138,9 +148,34 @@ def complete(method: Mapping[str, Any]) -> dict[str, Any]:
                 f"method {method['name']!r} has no parameter {name!r}; it has"
                 f" {', '.join(parameters) or 'none'}"
             )
-    given = {n: method.get(n, p.default) for n, p in parameters.items()}
+    given = {
+        n: _like(f"{method['name']}'s {n}", method.get(n, p.default), p.default)
+        for n, p in parameters.items()
+    }
     make(**given)  # or its values are out of range
     return {"name": method["name"], **given}
+
+
+def _like(name: str, value: Any, default: Any) -> Any:
+    """A value of the type that a parameter's default has: 1 and 1.0 give the same digest."""
+    if value is None or default is None:
+        return (
+            value if value is None or isinstance(value, int | float) else _parse_value(str(value))
+        )
+    if isinstance(default, float) and isinstance(value, str):
+        value = _parse_value(value)
+    fits = isinstance(value, bool) == isinstance(default, bool) and (
+        isinstance(value, type(default)) or (isinstance(default, float) and isinstance(value, int))
+    )
+    if not fits:
+        raise ValueError(f"{name} must be of type {type(default).__name__}, got {value!r}")
+    return type(default)(value)
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 63:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return value
 
 
 def parse_method(text: str) -> dict[str, Any]:
@@ -155,6 +190,8 @@ def parse_method(text: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         if not equals:
             raise ValueError(f"expected parameter=value after the colon in {text!r}, got {part!r}")
+        if key == "name":
+            raise ValueError(f"a method's name comes before the colon, got {text!r}")
         method[key.replace("-", "_")] = _parse_value(value)
     return method
 

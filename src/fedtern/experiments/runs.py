@@ -7,18 +7,22 @@ stood at each evaluation; ``checkpoint.safetensors`` is what ``resume`` goes on 
 from __future__ import annotations
 
 import json
+import math
+import mmap
+import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fedtern.data import Dataset
 from fedtern.engines.local import Federation, Round, Sgd
 from fedtern.engines.simulation import federate
-from fedtern.errors import StoreError
+from fedtern.errors import DecodeError, StoreError
 from fedtern.experiments.experiment import Experiment
-from fedtern.files import write_whole
+from fedtern.files import Lock, write_whole
 from fedtern.snapshot import Snapshot
 
 
@@ -36,12 +40,15 @@ class Run:
         if not self.metrics.exists():
             return []
         lines = self.metrics.read_text().split("\n")[:-1]
-        return [Round(**json.loads(line)) for line in lines]
+        rounds = [json.loads(line) for line in lines]
+        # JSON has no infinity: a loss that is none is written as null.
+        return [
+            Round(**{**r, "loss": math.inf if r["loss"] is None else r["loss"]}) for r in rounds
+        ]
 
     def finished(self) -> bool:
-        """Whether the last evaluation was the last there is."""
-        rounds = self.rounds()
-        return bool(rounds) and rounds[-1].iteration >= self.experiment.iterations
+        """Whether everything has been trained, tested and saved."""
+        return bool(self._config().get("finished"))
 
     def go(
         self,
@@ -58,25 +65,42 @@ class Run:
         ``progress`` is called after every round.
         """
         dataset = self.experiment.make_task().load(data_dir)
-        federation = self._federation(dataset, device, memory_bytes)
-        self._restore(federation)
-        self._write_split(federation, dataset)
+        with self._lock():
+            federation = self._federation(dataset, device, memory_bytes)
+            self._restore(federation)
+            self._write_split(federation, dataset)
+            yield from self._train(federation, checkpoint_seconds, stopped, progress)
+
+    def _train(
+        self,
+        federation: Federation,
+        checkpoint_seconds: float,
+        stopped: Callable[[], bool],
+        progress: Callable[[Federation], None],
+    ) -> Iterator[Round]:
         total, every = self.experiment.iterations, self.experiment.evaluate_every
-        saved = time.monotonic()
+        tested = max((r.iteration for r in self.rounds()), default=0)
+        saved, pause = time.monotonic(), checkpoint_seconds
         with self.metrics.open("a") as lines:
             while federation.iteration < total and not stopped():
-                before = federation.iteration // every
                 federation.step()
-                if federation.iteration // every > before or federation.iteration >= total:
+                ended = federation.iteration >= total
+                if ended or federation.iteration // every > tested // every:
+                    tested = federation.iteration
                     found = federation.evaluate()
-                    lines.write(json.dumps(asdict(found)) + "\n")
+                    lines.write(_line(found))
                     lines.flush()
                     yield found
                 progress(federation)
-                if time.monotonic() - saved > checkpoint_seconds:
-                    self._save(federation)
+                if time.monotonic() - saved > pause:
+                    # Large states take a while to save: not more than a fiftieth of the time.
+                    pause = max(checkpoint_seconds, 50 * self._save(federation, lines))
                     saved = time.monotonic()
-        self._save(federation)
+            if federation.iteration >= total > tested:
+                lines.write(_line(federation.evaluate()))  # a kill came between test and save
+            self._save(federation, lines)
+        if federation.iteration >= total:
+            write_whole(self._config_path, [_pretty({**self._config(), "finished": True})])
 
     def _federation(self, dataset: Dataset, device: str, memory_bytes: int | None) -> Federation:
         what = self.experiment
@@ -89,27 +113,62 @@ class Run:
             seed=what.seed,
             device=device,
             memory_bytes=memory_bytes,
+            spill_directory=self.path,
         )
 
-    def _save(self, federation: Federation) -> None:
-        write_whole(self.checkpoint, federation.snapshot().chunks())
+    def _save(self, federation: Federation, lines: IO[str]) -> float:
+        """Write a checkpoint, with the metrics up to it safe before it; the seconds it took."""
+        begin = time.monotonic()
+        with federation.meter.phase("save"):
+            lines.flush()
+            os.fsync(lines.fileno())
+            write_whole(self.checkpoint, federation.snapshot().chunks())
+        return time.monotonic() - begin
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        try:
+            lock = Lock(self.path)
+        except BlockingIOError:
+            raise StoreError(f"{self.path} is being run by another process") from None
+        try:
+            yield
+        finally:
+            lock.close()
+
+    @property
+    def _config_path(self) -> Path:
+        return self.path / "config.json"
+
+    def _config(self) -> dict[str, Any]:
+        config: dict[str, Any] = json.loads(self._config_path.read_text())
+        return config
 
     def _restore(self, federation: Federation) -> None:
         """Go back to the last checkpoint, in the metrics as well."""
         if self.checkpoint.exists():
-            federation.restore(Snapshot.from_bytes(self.checkpoint.read_bytes()))
+            # Mapped, not read: it may be larger than what the clients' states may take.
+            with self.checkpoint.open("rb") as file:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._restore_from(federation, data)
         kept = [r for r in self.rounds() if r.iteration <= federation.iteration]
-        text = "".join(json.dumps(asdict(r)) + "\n" for r in kept)
-        write_whole(self.metrics, [text.encode()])
+        write_whole(self.metrics, [_line(r).encode() for r in kept])
+
+    def _restore_from(self, federation: Federation, data: bytes | mmap.mmap) -> None:
+        try:
+            federation.restore(Snapshot.from_bytes(data))
+        except (DecodeError, KeyError) as error:
+            raise StoreError(
+                f"{self.checkpoint} is damaged ({error}): remove it to start the run again"
+            ) from error
 
     def _write_split(self, federation: Federation, dataset: Dataset) -> None:
         counts = federation.split.counts(dataset.train_labels, dataset.num_classes)
         classes = [str(c) for c in range(dataset.num_classes)]
         split = {"classes": classes, "counts": counts.tolist()}
         write_whole(self.path / "split.json", [json.dumps(split).encode()])
-        config = json.loads((self.path / "config.json").read_text())
-        config["parameters"] = federation.server.terms.layout.size
-        write_whole(self.path / "config.json", [_pretty(config)])
+        parameters = federation.server.terms.layout.size
+        write_whole(self._config_path, [_pretty({**self._config(), "parameters": parameters})])
 
 
 def open_run(
@@ -132,7 +191,7 @@ def open_run(
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"cannot make {path}: {error.strerror}") from error
-        if any(path.iterdir()):
+        if any(inside.suffix != ".draft" for inside in path.iterdir()):
             raise StoreError(f"{path} holds something that is not a run: choose another place")
         head = {"digest": experiment.digest, "command": command}
         write_whole(config, [_pretty({**head, **experiment.to_json()})])
@@ -141,3 +200,9 @@ def open_run(
 
 def _pretty(value: dict[str, Any]) -> bytes:
     return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def _line(found: Round) -> str:
+    values = asdict(found)
+    values["loss"] = found.loss if math.isfinite(found.loss) else None
+    return json.dumps(values, allow_nan=False) + "\n"

@@ -170,7 +170,7 @@ class Client:
         pending = unpack_blobs(snapshot.arrays, "pending")
         round, replica = snapshot.meta["round"], Replica.from_arrays(snapshot.arrays)
         self.round, self._replica = round, replica
-        self._uplink.memory = snapshot.starting_with("memory.")
+        self._uplink.memory = snapshot.copies("memory.")
         self._uplink.pending = pending[0] if pending else None
 
     def replay(self, record: bytes) -> None:

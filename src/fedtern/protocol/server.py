@@ -216,7 +216,7 @@ class Server:
             history.append(Broadcast.open(data, self.terms))
         self.round, self._replica, self._history = round, replica, history
         self.cohort = None if cohort is None else frozenset(cohort)
-        self._memory = snapshot.starting_with("memory.")
+        self._memory = snapshot.copies("memory.")
         self._last_counted = dict(zip(clients, rounds, strict=True))
         self._uploads = {}
         for record in unpack_blobs(arrays, "uploads"):

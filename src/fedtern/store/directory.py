@@ -8,20 +8,15 @@ so that a damaged snapshot can be worked out again.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from fedtern.errors import DecodeError, FedternError, StoreError
-from fedtern.files import sync_directory, write_whole
+from fedtern.files import Lock, sync_directory, write_whole
 from fedtern.snapshot import Snapshot
 from fedtern.store.log import Log
-
-if sys.platform != "win32":
-    import fcntl
-
 
 T = TypeVar("T")
 
@@ -62,17 +57,10 @@ class Store:
         with self._errors("open"):
             self.path.mkdir(parents=True, exist_ok=True)
             sync_directory(self.path.parent)
-            self._lock = (self.path / "lock").open("a+b")
-            self._take_lock()
-
-    def _take_lock(self) -> None:
-        if sys.platform == "win32":
-            return  # nothing keeps a second process out there
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            raise StoreError(f"the store {self.path} is in use by another process") from None
+            try:
+                self._lock = Lock(self.path)
+            except BlockingIOError:
+                raise StoreError(f"the store {self.path} is in use by another process") from None
 
     def recover(self, state: Recoverable) -> bool:
         """Bring a state back to where it was last seen; False, and a first snapshot, if never."""

@@ -53,10 +53,29 @@ class FlatModel:
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         velocity: Vector | None = None,
+        *,
+        seed: int = 0,
     ) -> Vector | None:
-        """Run SGD over some batches; returns the velocity to go on with, if there is momentum."""
+        """Run SGD over some batches; returns the velocity to go on with, if there is momentum.
+
+        What is random inside the model, such as dropout, follows from ``seed`` alone.
+        """
         self.module.train()
-        speed = None if velocity is None else torch.as_tensor(velocity, device=self.flat.device)
+        speed = None if velocity is None else torch.tensor(velocity, device=self.flat.device)
+        device = self.flat.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            speed = self._steps(batches, learning_rate, momentum, weight_decay, speed)
+        return None if speed is None else speed.cpu().numpy()
+
+    def _steps(
+        self,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        learning_rate: float,
+        momentum: float,
+        weight_decay: float,
+        speed: Tensor | None,
+    ) -> Tensor | None:
         for inputs, labels in batches:
             self.gradient.zero_()
             loss = functional.cross_entropy(self.module(inputs), labels)
@@ -69,7 +88,7 @@ class FlatModel:
                     speed = step.clone() if speed is None else speed.mul_(momentum).add_(step)
                     step = speed
                 self.flat.add_(step, alpha=-learning_rate)
-        return None if speed is None else speed.cpu().numpy()
+        return speed
 
     @torch.inference_mode()
     def evaluate(self, examples: Examples, chunk: int = 1000) -> tuple[float, float]:
