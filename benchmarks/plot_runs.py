@@ -33,7 +33,7 @@ def draw(rows: dict[str, list[Path]], out: Path) -> None:
             left.plot([line["iteration"] for line in run.evaluations], accuracy, **style)
             right.plot([line["up_bytes_mean"] for line in run.evaluations], accuracy, **style)
         left.set(title=title, xlabel="iterations", ylabel="test accuracy")
-        right.set(xscale="log", xlabel="bytes sent up by a client that always takes part")
+        right.set(xscale="log", xlabel="bytes sent up, mean of each round's clients")
         for axes in (left, right):
             axes.grid(alpha=0.3)
             axes.spines[["top", "right"]].set_visible(False)

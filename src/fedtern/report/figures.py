@@ -58,7 +58,7 @@ def accuracy_by_bytes(groups: Sequence[Group], direction: str) -> Figure:
     return Figure(
         f"accuracy-{direction}",
         f"Accuracy against bytes {_DIRECTIONS[direction]}",
-        "By one client that always takes part. Logarithmic: each step to the right is ten"
+        "The mean over each round's clients, summed. Logarithmic: each step to the right is ten"
         " times the traffic.",
         shown,
         {"xaxis": _bytes(f"bytes {_DIRECTIONS[direction]}"), "yaxis": _ACCURACY},
@@ -71,7 +71,7 @@ def traffic(groups: Sequence[Group], direction: str) -> Figure:
     return Figure(
         f"traffic-{direction}",
         f"Traffic {direction}",
-        f"All that one client that always takes part has {_DIRECTIONS[direction]}, as real bytes.",
+        f"The mean of what each round's clients have {_DIRECTIONS[direction]}, summed, as real bytes.",
         [*_dense(groups), *_lines(groups, "iteration", key, label)],
         {"xaxis": _ITERATIONS, "yaxis": _bytes(f"bytes {_DIRECTIONS[direction]}")},
     )

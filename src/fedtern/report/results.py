@@ -16,7 +16,7 @@ from fedtern.report.runs import Run, number
 class Result:
     """One run in numbers; None where nothing has been measured.
 
-    Bytes are those of one client that always takes part, except ``total_*``: all clients'.
+    Bytes are the mean over each round's clients, summed, except ``total_*``: all clients'.
     """
 
     run: str

@@ -38,7 +38,9 @@ def _setting(groups: Sequence[Group]) -> str:
     where = _environment(_distinct(groups, "environment"))
     iterations = _iterations(groups)
     measured = any(group.evaluated for group in groups)
-    whose = " Traffic is that of one client that always takes part." if measured else ""
+    whose = (
+        " Traffic is the mean over each round's clients, summed over rounds." if measured else ""
+    )
     return f"{what} of {title(groups)}{model}{where}{iterations}.{whose}"
 
 
