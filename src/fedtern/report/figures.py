@@ -71,7 +71,7 @@ def traffic(groups: Sequence[Group], direction: str) -> Figure:
     return Figure(
         f"traffic-{direction}",
         f"Traffic {direction}",
-        f"The mean of what each round's clients have {_DIRECTIONS[direction]}, summed, as real bytes.",
+        f"The mean of what each round's clients {_DIRECTIONS[direction]}, summed; real bytes.",
         [*_dense(groups), *_lines(groups, "iteration", key, label)],
         {"xaxis": _ITERATIONS, "yaxis": _bytes(f"bytes {_DIRECTIONS[direction]}")},
     )

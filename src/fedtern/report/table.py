@@ -33,9 +33,9 @@ def results_table(groups: Sequence[Group]) -> str:
     rows = "\n".join(_row(row, colours[row.method]) for row in results(groups))
     return (
         '<table class="results"><caption id="results-caption">Every run at its latest evaluation.'
-        " Megabytes are those of encoded messages as the other side decoded them: the mean over each"
-        " round's clients, summed over rounds, catch-up included; the paper's are its analytic count"
-        " of the same. Dense is one way, uncompressed, at every iteration.</caption>"
+        " Megabytes are those of encoded messages as the other side decoded them: the mean over"
+        " each round's clients, summed over rounds, catch-up included; the paper's are its analytic"
+        " count of the same. Dense is one way, uncompressed, at every iteration.</caption>"
         f"{_HEAD}<tbody>\n{rows}\n</tbody></table>"
     )
 
