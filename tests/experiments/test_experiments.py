@@ -136,7 +136,7 @@ def test_a_run_leaves_its_configuration_split_metrics_and_checkpoint(tmp_path):
 
 
 def test_a_directory_of_something_else_is_never_overwritten(tmp_path):
-    open_run(QUICK, tmp_path, exactly=tmp_path / "here")
+    open_run(QUICK, tmp_path, exactly=tmp_path / "here").create()
     other = Experiment.of("logistic-digits", {"name": "sgd"})
     with pytest.raises(StoreError, match=f"holds experiment {QUICK.digest}, not {other.digest}"):
         open_run(other, tmp_path, exactly=tmp_path / "here")
@@ -146,7 +146,14 @@ def test_a_directory_of_something_else_is_never_overwritten(tmp_path):
         open_run(other, tmp_path, exactly=tmp_path / "mine")
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot make"):
-        open_run(other, tmp_path / "file")
+        open_run(other, tmp_path / "file").create()
+
+
+def test_an_experiment_that_cannot_be_leaves_nothing_behind(tmp_path):
+    crowded = Experiment.of("logistic-digits", "stc", Environment(clients=5000))
+    with pytest.raises(ValueError, match="use fewer clients"):
+        list(open_run(crowded, tmp_path / "runs").go())
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_run_is_finished_only_once_its_weights_are_saved(tmp_path, monkeypatch):

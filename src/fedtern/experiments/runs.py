@@ -29,11 +29,27 @@ from fedtern.snapshot import Snapshot
 class Run:
     """An experiment in its directory."""
 
-    def __init__(self, experiment: Experiment, path: Path) -> None:
+    def __init__(self, experiment: Experiment, path: Path, command: str = "") -> None:
         self.experiment = experiment
         self.path = path
+        self.command = command
         self.metrics = path / "metrics.jsonl"
         self.checkpoint = path / "checkpoint.safetensors"
+
+    def digest(self) -> str | None:
+        """Of the experiment that the directory holds; None if it holds none."""
+        return self._config().get("digest") if self._config_path.exists() else None
+
+    def create(self) -> None:
+        """Make the directory, if it is not there."""
+        if self.digest() is not None:
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot make {self.path}: {error.strerror}") from error
+        head = {"digest": self.experiment.digest, "command": self.command}
+        write_whole(self._config_path, [_pretty({**head, **self.experiment.to_json()})])
 
     def rounds(self) -> list[Round]:
         """Every evaluation so far; a line that was cut off is left out."""
@@ -48,7 +64,7 @@ class Run:
 
     def finished(self) -> bool:
         """Whether everything has been trained, tested and saved."""
-        return bool(self._config().get("finished"))
+        return self.digest() is not None and bool(self._config().get("finished"))
 
     def go(
         self,
@@ -65,6 +81,9 @@ class Run:
         ``progress`` is called after every round.
         """
         dataset = self.experiment.make_task().load(data_dir)
+        # What cannot be dealt out is refused before there is anything on the disk.
+        self.experiment.environment.deal(dataset, self.experiment.seed)
+        self.create()
         with self._lock():
             federation = self._federation(dataset, device, memory_bytes)
             self._restore(federation)
@@ -179,23 +198,17 @@ def open_run(
     A directory that holds another experiment is refused.
     """
     path = exactly or out / experiment.digest
-    config = path / "config.json"
-    if config.exists():
-        found = json.loads(config.read_text()).get("digest")
-        if found != experiment.digest:
-            raise StoreError(
-                f"{path} holds experiment {found}, not {experiment.digest}: choose another place"
-            )
-    else:
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot make {path}: {error.strerror}") from error
-        if any(inside.suffix != ".draft" for inside in path.iterdir()):
-            raise StoreError(f"{path} holds something that is not a run: choose another place")
-        head = {"digest": experiment.digest, "command": command}
-        write_whole(config, [_pretty({**head, **experiment.to_json()})])
-    return Run(experiment, path)
+    run = Run(experiment, path, command)
+    if path.exists() and not path.is_dir():
+        raise StoreError(f"cannot make {path}: a file is in the way")
+    if (found := run.digest()) not in (None, experiment.digest):
+        raise StoreError(
+            f"{path} holds experiment {found}, not {experiment.digest}: choose another place"
+        )
+    there = path.iterdir() if found is None and path.exists() else ()
+    if any(inside.suffix != ".draft" for inside in there):
+        raise StoreError(f"{path} holds something that is not a run: choose another place")
+    return run
 
 
 def _pretty(value: dict[str, Any]) -> bytes:
