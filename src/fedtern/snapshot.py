@@ -78,7 +78,7 @@ class Snapshot:
         text = json.dumps({"__metadata__": meta, **header}).encode()
         text += b" " * (-len(text) % 8)
         # The checksum covers the header it stands in, with zeros in its own place.
-        checksum = f"{zlib.crc32(text, body):010d}".encode()
+        checksum = _checksum(text, body).encode()
         yield _LENGTH.pack(len(text)) + text.replace(_NO_CHECKSUM.encode(), checksum, 1)
         for array in self.arrays.values():
             yield array.tobytes()
@@ -103,7 +103,7 @@ class Snapshot:
         meta = header.pop("__metadata__")
         body = memoryview(data)[8 + length :]
         blank = text.replace(meta["crc32"].encode(), _NO_CHECKSUM.encode(), 1)
-        if zlib.crc32(blank, zlib.crc32(body)) != int(meta["crc32"]):
+        if _checksum(blank, zlib.crc32(body)) != meta["crc32"]:
             raise ValueError("checksum does not match")
         arrays = {}
         for name, entry in header.items():
@@ -113,6 +113,10 @@ class Snapshot:
                 raise ValueError(f"array {name!r} does not have the size of its shape")
             arrays[name] = np.frombuffer(body[start:end], dtype).reshape(entry["shape"])
         return cls(arrays, dict(json.loads(meta["fedtern"])))
+
+
+def _checksum(header: bytes, body: int) -> str:
+    return f"{zlib.crc32(header, body):010d}"
 
 
 def pack_blobs(blobs: Mapping[str, list[bytes]]) -> dict[str, NDArray[Any]]:

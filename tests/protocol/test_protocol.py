@@ -352,6 +352,10 @@ def test_a_snapshot_of_something_else_is_refused_with_both_values():
     server, clients = pair(METHODS["stc"])
     with pytest.raises(ValueError, match="snapshot's kind is 'client', expected 'server'"):
         server.restore(clients[0].snapshot())
+    with pytest.raises(ValueError, match="snapshot's federation is '', expected 'other'"):
+        Server(server.weights, METHODS["stc"], LAYOUT, federation="other").restore(
+            server.snapshot()
+        )
     with pytest.raises(ValueError, match="snapshot's client is 1, expected 0"):
         clients[0].restore(clients[1].snapshot())
     with pytest.raises(ValueError, match=r"snapshot's terms is '.*', expected '.*'"):

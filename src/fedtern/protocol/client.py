@@ -51,6 +51,7 @@ class Client:
             layout = Layout.flat(vector.size)
         assert layout is not None  # one of the two was given
         self.client_id = check_id(client_id)
+        self.federation = federation
         self.terms = Terms(layout, method)
         self.round = -1 if vector is None else 0
         if vector is None:
@@ -160,9 +161,8 @@ class Client:
 
     @property
     def _identity(self) -> dict[str, object]:
-        seed = self._uplink.seed
-        terms = self.terms.digest.hex()
-        return {"kind": "client", "terms": terms, "client": self.client_id, "seed": seed}
+        names = {"kind": "client", "federation": self.federation, "client": self.client_id}
+        return {**names, "terms": self.terms.digest.hex(), "seed": self._uplink.seed}
 
     def restore(self, snapshot: Snapshot) -> None:
         """Become what ``snapshot`` was taken of."""

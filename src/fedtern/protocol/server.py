@@ -67,6 +67,7 @@ class Server:
         vector = own_vector(weights, layout)
         self.terms = Terms(layout or Layout.flat(vector.size), method)
         check_finite(vector, self.terms.layout)
+        self.federation = federation
         self.seed = seed
         self.round = 0
         self.cohort = None if cohort is None else frozenset(map(check_id, cohort))
@@ -75,9 +76,8 @@ class Server:
         self._uploads: dict[int, _Accepted] = {}
         self._last_counted: dict[int, int] = {}  # client -> round
         # Replays longer than the model are never sent; sums of signs reach further.
-        self._history = History(
-            16 * vector.size + (1 << 20) if cache_bytes is None else cache_bytes
-        )
+        default = 16 * vector.size + (1 << 20)
+        self._history = History(default if cache_bytes is None else cache_bytes)
 
     @property
     def weights(self) -> Vector:
@@ -204,7 +204,8 @@ class Server:
 
     @property
     def _identity(self) -> dict[str, object]:
-        return {"kind": "server", "terms": self.terms.digest.hex(), "seed": self.seed}
+        names = {"kind": "server", "federation": self.federation}
+        return {**names, "terms": self.terms.digest.hex(), "seed": self.seed}
 
     def restore(self, snapshot: Snapshot) -> None:
         """Become what ``snapshot`` was taken of."""
