@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -24,3 +27,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def _doctest_names(doctest_namespace: dict[str, object]) -> None:
     doctest_namespace["np"] = np
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The directory FEDTERN_DATA names; without one, a test on real data is skipped."""
+    root = os.environ.get("FEDTERN_DATA")
+    if not root:
+        pytest.skip("set FEDTERN_DATA to a directory with the real datasets to run this test")
+    return Path(root)

@@ -12,12 +12,13 @@ from torch import nn  # noqa: E402
 import fedtern  # noqa: E402
 from fedtern import Snapshot, fedavg, sgd, signsgd, stc, topk  # noqa: E402
 from fedtern.data import Dataset  # noqa: E402
-from fedtern.engines.local import Federation, Round, Sgd, rounds_of  # noqa: E402
+from fedtern.engines.local import Federation, Round, rounds_of  # noqa: E402
 from fedtern.engines.simulation import federate, simulate  # noqa: E402
 from fedtern.engines.states import States  # noqa: E402
 from fedtern.environment import Environment  # noqa: E402
 from fedtern.training import get_task  # noqa: E402
 from fedtern.training.flat import FlatModel  # noqa: E402
+from fedtern.training.sgd import Sgd  # noqa: E402
 
 TASK = get_task("mlp-digits")
 SOME = Environment(clients=12, participation=0.25, classes_per_client=2)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +16,3 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="session")
-def mnist_dir() -> Path:
-    """The directory FEDTERN_DATA names; without one, a test on real data is skipped."""
-    root = os.environ.get("FEDTERN_DATA")
-    if not root:
-        pytest.skip("set FEDTERN_DATA to a directory with the real datasets to run this test")
-    return Path(root)

@@ -82,8 +82,8 @@ def test_the_small_tasks_can_be_learned(name, accuracy):
     assert accuracy_after(name, 600, 100) >= accuracy
 
 
-def test_logistic_regression_reaches_92_percent_on_mnist(mnist_dir):
-    assert accuracy_after("logistic-mnist", 2_500, 200, mnist_dir) >= 0.92
+def test_logistic_regression_reaches_92_percent_on_mnist(real_data):
+    assert accuracy_after("logistic-mnist", 2_500, 200, real_data) >= 0.92
 
 
 def test_a_registered_task_is_found_by_its_name(table):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -24,25 +23,9 @@ from fedtern.snapshot import Snapshot
 from fedtern.training.batches import Batches
 from fedtern.training.examples import Examples
 from fedtern.training.flat import FlatModel
+from fedtern.training.sgd import Sgd
 
 _WITNESS = (1 << 64) - 1  # the id of a client that only listens
-
-
-@dataclass(frozen=True)
-class Sgd:
-    """How clients train between two messages."""
-
-    learning_rate: float
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
 
 
 @dataclass(frozen=True)
@@ -223,14 +206,20 @@ def _by_client(snapshot: Snapshot) -> Iterator[tuple[int, Vectors]]:
         yield int(client), {name.partition(".")[2]: names[name].copy() for name in group}
 
 
-def rounds_of(federation: Federation, iterations: int, evaluate_every: int) -> Iterator[Round]:
-    """Train for a number of iterations and say where things stand every so often.
+def advance(federation: Federation, iterations: int, evaluate_every: int) -> Round | None:
+    """Play a round; say where things stand if it has passed a multiple of ``evaluate_every``.
 
-    A round is never split: it may go past a multiple of ``evaluate_every``, or past the end.
+    A round is never split: it may go past such a multiple, or past the end, which is one too.
     """
+    before = federation.iteration // evaluate_every
+    federation.step()
+    ended = federation.iteration >= iterations
+    due = ended or federation.iteration // evaluate_every > before
+    return federation.evaluate() if due else None
+
+
+def rounds_of(federation: Federation, iterations: int, evaluate_every: int) -> Iterator[Round]:
+    """Train for a number of iterations and say where things stand every so often."""
     while federation.iteration < iterations:
-        before = federation.iteration // evaluate_every
-        federation.step()
-        after = federation.iteration // evaluate_every
-        if after > before or federation.iteration >= iterations:
-            yield federation.evaluate()
+        if (found := advance(federation, iterations, evaluate_every)) is not None:
+            yield found

@@ -8,12 +8,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fedtern.data import Dataset
-from fedtern.engines.local import Federation, Round, Sgd, rounds_of
+from fedtern.data import Dataset, Split
+from fedtern.engines.local import Federation, Round, rounds_of
 from fedtern.environment import Environment
 from fedtern.methods import Method, stc
 from fedtern.training.augment import Augment, Transform
 from fedtern.training.flat import FlatModel
+from fedtern.training.sgd import Sgd
 from fedtern.training.tasks import Task, get_task
 
 
@@ -88,14 +89,15 @@ def federate(
     *,
     seed: int,
     device: torch.device | str = "cpu",
+    split: Split | None = None,
     memory_bytes: int | None = None,
     spill_directory: Path | None = None,
 ) -> Federation:
-    """A federation at its first round."""
+    """A federation at its first round; ``split`` saves dealing once more what has been dealt."""
     return Federation(
         FlatModel(task.build(seed), device),
         task.examples(dataset, device),
-        environment.deal(dataset, seed),
+        environment.deal(dataset, seed) if split is None else split,
         method,
         environment,
         sgd,

@@ -12,10 +12,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from fedtern.engines.local import Sgd
 from fedtern.environment import Environment
 from fedtern.methods import METHODS, Method
 from fedtern.names import look_up
+from fedtern.training.sgd import Sgd
 from fedtern.training.tasks import Task, get_task
 
 

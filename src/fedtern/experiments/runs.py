@@ -17,13 +17,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from fedtern.data import Dataset
-from fedtern.engines.local import Federation, Round, Sgd
+from fedtern.data import Dataset, Split
+from fedtern.engines.local import Federation, Round, advance
 from fedtern.engines.simulation import federate
 from fedtern.errors import DecodeError, StoreError
 from fedtern.experiments.experiment import Experiment
 from fedtern.files import Lock, write_whole
 from fedtern.snapshot import Snapshot
+from fedtern.training.sgd import Sgd
 
 
 class Run:
@@ -82,10 +83,10 @@ class Run:
         """
         dataset = self.experiment.make_task().load(data_dir)
         # What cannot be dealt out is refused before there is anything on the disk.
-        self.experiment.environment.deal(dataset, self.experiment.seed)
+        split = self.experiment.environment.deal(dataset, self.experiment.seed)
         self.create()
         with self._lock():
-            federation = self._federation(dataset, device, memory_bytes)
+            federation = self._federation(dataset, split, device, memory_bytes)
             self._restore(federation)
             self._write_split(federation, dataset)
             yield from self._train(federation, checkpoint_seconds, stopped, progress)
@@ -102,11 +103,8 @@ class Run:
         saved, pause = time.monotonic(), checkpoint_seconds
         with self.metrics.open("a") as lines:
             while federation.iteration < total and not stopped():
-                federation.step()
-                ended = federation.iteration >= total
-                if ended or federation.iteration // every > tested // every:
-                    tested = federation.iteration
-                    found = federation.evaluate()
+                if (found := advance(federation, total, every)) is not None:
+                    tested = found.iteration
                     lines.write(_line(found))
                     lines.flush()
                     yield found
@@ -121,7 +119,9 @@ class Run:
         if federation.iteration >= total:
             write_whole(self._config_path, [_pretty({**self._config(), "finished": True})])
 
-    def _federation(self, dataset: Dataset, device: str, memory_bytes: int | None) -> Federation:
+    def _federation(
+        self, dataset: Dataset, split: Split, device: str, memory_bytes: int | None
+    ) -> Federation:
         what = self.experiment
         return federate(
             what.make_task(),
@@ -131,6 +131,7 @@ class Run:
             Sgd(what.learning_rate, what.momentum, what.weight_decay),
             seed=what.seed,
             device=device,
+            split=split,
             memory_bytes=memory_bytes,
             spill_directory=self.path,
         )

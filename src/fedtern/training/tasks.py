@@ -15,6 +15,7 @@ from fedtern.names import look_up
 from fedtern.training.augment import Augment, CropFlip, Transform, pad
 from fedtern.training.examples import Examples
 from fedtern.training.models import RowLSTM, kws_cnn, logistic, mlp, vgg11s
+from fedtern.training.sgd import Sgd
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,9 @@ class Task:
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("name must not be empty")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
         if self.iterations < 1:
             raise ValueError(f"iterations must be at least 1, got {self.iterations}")
-        if not self.weight_decay >= 0:
-            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
+        Sgd(self.learning_rate, self.momentum, self.weight_decay)  # or they are out of range
 
     def load(self, data_dir: str | Path | None = None) -> Dataset:
         """The task's dataset."""

@@ -1,0 +1,23 @@
+"""The constant hyper-parameters of stochastic gradient descent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """How clients train between two messages."""
+
+    learning_rate: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
