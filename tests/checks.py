@@ -9,20 +9,45 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from fedtern import METHODS as BY_NAME
 from fedtern import Client, DecodeError, Layout, Method, Server, fedavg, sgd, signsgd, stc, topk
 from fedtern.codecs import (
+    BinaryCodec,
     Codec,
     DenseCodec,
+    EliasCodec,
     ExactCodec,
+    LowRankCodec,
+    MaskedCodec,
     NothingCodec,
+    PowersCodec,
+    ProjectedCodec,
     SeriesCodec,
     SignsCodec,
+    SketchedCodec,
     SparseCodec,
     TallyCodec,
+    TensorSignsCodec,
     TernaryCodec,
+    TritsCodec,
 )
-from fedtern.compressors import Identity, Sign, SparseTernary, TopK
+from fedtern.compressors import (
+    Identity,
+    RandomMask,
+    RandomSubspace,
+    ScaledSign,
+    Sign,
+    Sketch,
+    SparseBinary,
+    SparseTernary,
+    SpectralAtoms,
+    StochasticLevels,
+    StochasticTernary,
+    TopK,
+)
+from fedtern.kernels import top_k
 from fedtern.layout import Vector
+from fedtern.memory.variance import powers_of_two
 from fedtern.sums import merge
 from fedtern.updates import Sparse, Update
 
@@ -37,6 +62,21 @@ METHODS: dict[str, Method] = {
     "topk-both-ways": topk(p_up=0.1, p_down=0.2),
     "stc": stc(p_up=0.1, p_down=0.1),
     "stc-tensor": stc(p_up=0.1, p_down=0.2, scope="tensor", weighted=True),
+    "sbc": BY_NAME["sbc"](p=0.1, scope="model"),
+    "sbc-tensor": BY_NAME["sbc"](p=0.1),
+    "gradient_dropping": BY_NAME["gradient_dropping"](p=0.1),
+    "dgc": BY_NAME["dgc"](p=0.05, clip=0.3, warmup=2),
+    "strom": BY_NAME["strom"](tau=0.1),
+    "variance": BY_NAME["variance"](alpha=0.9),
+    "ef_signsgd": BY_NAME["ef_signsgd"](),
+    "ef_signsgd-both-ways": BY_NAME["ef_signsgd"](both_ways=True),
+    "terngrad": BY_NAME["terngrad"](),
+    "qsgd": BY_NAME["qsgd"](levels=4, bucket=16),
+    "atomo": BY_NAME["atomo"](rank=1),
+    "powersgd": BY_NAME["powersgd"](rank=1),
+    "structured": BY_NAME["structured"](p=0.25),
+    "structured-rank": BY_NAME["structured"](rank=1),
+    "sketched": BY_NAME["sketched"](p=0.5, bits=3),
 }
 
 CODECS: dict[str, Codec] = {
@@ -51,6 +91,17 @@ CODECS: dict[str, Codec] = {
     "series-tensor": SeriesCodec(),
     "series-sparse": SeriesCodec(),
     "tally": TallyCodec(),
+    "binary": BinaryCodec("model"),
+    "binary-tensor": BinaryCodec("tensor"),
+    "trits": TritsCodec(),
+    "elias": EliasCodec(),
+    "elias-sparse": EliasCodec(),
+    "signs-tensor": TensorSignsCodec(),
+    "low-rank": LowRankCodec(),
+    "masked": MaskedCodec(),
+    "projected": ProjectedCodec(),
+    "sketched": SketchedCodec(),
+    "powers": PowersCodec(),
 }
 
 
@@ -86,6 +137,17 @@ def sample_update(name: str, layout: Layout, rng: np.random.Generator) -> Update
         "series-tensor": lambda: several(SparseTernary(few, "tensor")),
         "series-sparse": lambda: several(TopK(few)),
         "tally": lambda: several(Sign(0.25)),
+        "binary": lambda: SparseBinary(p).compress(x, layout, rng),
+        "binary-tensor": lambda: SparseBinary(p, "tensor").compress(x, layout, rng),
+        "trits": lambda: StochasticTernary().compress(x, layout, rng),
+        "elias": lambda: StochasticLevels(9, 16, "max").compress(x, layout, rng),
+        "elias-sparse": lambda: StochasticLevels(1, layout.size).compress(x, layout, rng),
+        "signs-tensor": lambda: ScaledSign().compress(x, layout, rng),
+        "low-rank": lambda: SpectralAtoms(1).compress(x, layout, rng),
+        "masked": lambda: RandomMask(p).compress(x, layout, rng),
+        "projected": lambda: RandomSubspace(1).compress(x, layout, rng),
+        "sketched": lambda: Sketch(p, bits=int(rng.integers(1, 5))).compress(x, layout, rng),
+        "powers": lambda: powers_of_two(x, top_k(x, 1 + layout.size // 4), layout),
     }
     return makers[name]()
 

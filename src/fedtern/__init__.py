@@ -20,7 +20,17 @@ from fedtern.errors import (
 )
 from fedtern.extras import require
 from fedtern.layout import Layout
-from fedtern.methods import METHODS, Link, Method, fedavg, sgd, signsgd, stc, topk
+from fedtern.methods import (
+    METHODS,
+    Link,
+    Method,
+    fedavg,
+    register_method,
+    sgd,
+    signsgd,
+    stc,
+    topk,
+)
 from fedtern.protocol import Broadcast, Client, Server
 from fedtern.snapshot import Snapshot
 from fedtern.store import DurableClient, DurableServer, Store
@@ -69,6 +79,7 @@ __all__ = [
     "compress",
     "decompress",
     "fedavg",
+    "register_method",
     "sgd",
     "signsgd",
     "simulate",

@@ -15,6 +15,7 @@ from fedtern.layout import Vector
 
 _FLOAT = struct.Struct("<f")
 _INT = struct.Struct("<I")
+_LONG = struct.Struct("<Q")
 
 
 class Reader:
@@ -47,6 +48,11 @@ class Reader:
     def u32(self) -> int:
         """Four bytes, unsigned."""
         value: int = _INT.unpack(self.take(4))[0]
+        return value
+
+    def u64(self) -> int:
+        """Eight bytes, unsigned."""
+        value: int = _LONG.unpack(self.take(8))[0]
         return value
 
     def f32(self) -> float:
@@ -111,6 +117,11 @@ def check_floats(values: Vector, name: Callable[[int], str]) -> Vector:
 def u32(value: int) -> bytes:
     """Four bytes, unsigned."""
     return _INT.pack(value)
+
+
+def u64(value: int) -> bytes:
+    """Eight bytes, unsigned."""
+    return _LONG.pack(value)
 
 
 def f32(value: float) -> bytes:

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import fedtern  # noqa: E402
-from fedtern import Snapshot, fedavg, sgd, signsgd, stc, topk  # noqa: E402
+from fedtern import Layout, Snapshot, fedavg, sgd, signsgd, stc, topk  # noqa: E402
 from fedtern.data import Dataset  # noqa: E402
 from fedtern.engines.local import Federation, Round, rounds_of  # noqa: E402
 from fedtern.engines.simulation import federate, simulate  # noqa: E402
@@ -140,7 +140,7 @@ def test_flat_sgd_is_torchs_sgd(digits):
     reference = TASK.build(0)
     optimizer = torch.optim.SGD(reference.parameters(), 0.1, 0.9, weight_decay=1e-3)
     batches = [train.batch(np.arange(20 * i, 20 * i + 20)) for i in range(12)]
-    velocity = flat.train(batches[:5], 0.1, 0.9, 1e-3)
+    velocity = flat.train(batches[:5], 0.1, 0.9, 1e-3).velocity
     flat.train(batches[5:], 0.1, 0.9, 1e-3, velocity)
     for inputs, labels in batches:
         optimizer.zero_grad()
@@ -189,11 +189,11 @@ def test_signs_that_were_missed_cost_log2_of_2s_plus_1_bits_in_the_paper(digits)
     from fedtern.analytic import bits
 
     method = signsgd()
-    assert bits(method.up, 1000) == 1000
-    assert bits(method.down, 1000, rounds=10) == pytest.approx(1000 * np.log2(21))
-    assert bits(stc(0.01).up, 100_000) == pytest.approx(1000 * 9.108, rel=1e-3)
-    assert bits(topk(0.01).up, 100_000) == pytest.approx(1000 * 40.108, rel=1e-3)
-    assert bits(topk(0.01).down, 100_000, rounds=3) == 3_200_000
+    assert bits(method.up, Layout.flat(1000)) == 1000
+    assert bits(method.down, Layout.flat(1000), rounds=10) == pytest.approx(1000 * np.log2(21))
+    assert bits(stc(0.01).up, Layout.flat(100_000)) == pytest.approx(1000 * 9.108, rel=1e-3)
+    assert bits(topk(0.01).up, Layout.flat(100_000)) == pytest.approx(1000 * 40.108, rel=1e-3)
+    assert bits(topk(0.01).down, Layout.flat(100_000), rounds=3) == 3_200_000
 
 
 def test_a_plain_module_and_arrays_can_be_simulated():

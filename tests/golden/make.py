@@ -129,7 +129,7 @@ def refused() -> list[dict[str, str]]:
         "padding of the low bits": again(changed(7, 0x05)),
         "padding of the quotients": again(changed(8, 0x0A)),
         "a position past the end": again(changed(8, 0x0E)),
-        "an unknown codec": again(changed(0, 8)),
+        "an unknown codec": again(changed(0, 200)),
         "too many axes": seal(ARRAY, b"\x21" + b"\1" * 33 + ternary),
     }
     return [{"reason": reason, "hex": data.hex()} for reason, data in broken.items()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,9 @@ from rich.table import Table
 from fedtern.cli import options as o
 from fedtern.cli.errors import one_sentence
 from fedtern.extras import require
-from fedtern.methods import METHODS
+from fedtern.methods import METHODS, Link, Recipe
+from fedtern.names import look_up
+from fedtern.report.words import fraction
 from fedtern.training.flat import FlatModel
 from fedtern.training.tasks import TASKS, get_task
 
@@ -37,18 +40,59 @@ def tasks(as_json: o.AsJson = False) -> None:
     _print("tasks", rows, as_json)
 
 
-def methods(as_json: o.AsJson = False) -> None:
-    """List what can be sent."""
-    rows = []
-    for name, make in METHODS.items():
-        parameters = inspect.signature(make).parameters.values()
-        shown = ", ".join(
-            f"{p.name}={p.default:.4g}" if isinstance(p.default, float) else f"{p.name}={p.default}"
-            for p in parameters
-        )
-        about = (inspect.getdoc(make) or "").partition("\n")[0]
-        rows.append({"method": name, "parameters": shown, "about": about})
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One of them, to read more about.")] = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """List what can be sent, or say where one method comes from."""
+    if name is not None:
+        with one_sentence():
+            _explain(look_up(name, METHODS, "method"), as_json)
+        return
+    rows = [_row(recipe) for recipe in METHODS.values()]
     _print("methods", rows, as_json)
+
+
+def _row(recipe: Recipe) -> dict[str, object]:
+    method = recipe()
+    return {
+        "method": recipe.name,
+        "parameters": ", ".join(f"{n}={_readable(v)}" for n, v in recipe.parameters.items()),
+        "paper": recipe.publication.cite,
+        "up": _traffic(method.up, method.local_steps),
+        "down": _traffic(method.down, method.local_steps),
+        "what is lost": "nothing" if method.up.loss == "none" else method.up.loss,
+    }
+
+
+def _traffic(link: Link, local_steps: int) -> str:
+    """Whether a direction is compressed, each update or by their number."""
+    if link.loss != "none":
+        return "compressed"
+    return "delayed" if local_steps > 1 else "exact"
+
+
+def _readable(value: object) -> str:
+    if isinstance(value, float):
+        return fraction(value) if value < 1 / 2 else f"{value:g}"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _explain(recipe: Recipe, as_json: bool) -> None:
+    paper = recipe.publication
+    if as_json:
+        more = {"bibtex": paper.bibtex, "equations": dict(paper.equations), "notes": paper.notes}
+        typer.echo(json.dumps({**_row(recipe), "about": recipe.about, **more}))
+        return
+    typer.echo(f"{recipe.name}: {inspect.getdoc(recipe.make)}\n")
+    row = _row(recipe)
+    for key in ("parameters", "up", "down", "what is lost"):
+        typer.echo(f"{key + ':':14}{row[key] or 'none'}")
+    typer.echo(f"\n{paper.bibtex or paper.cite}\n")
+    for equation, function in paper.equations.items():
+        typer.echo(f"{equation:40} {function}")
+    for note in paper.notes:
+        typer.echo(f"\nUnlike the publication: {note}" if note == paper.notes[0] else note)
 
 
 def _print(what: str, rows: Sequence[Mapping[str, object]], as_json: bool) -> None:
@@ -58,7 +102,8 @@ def _print(what: str, rows: Sequence[Mapping[str, object]], as_json: bool) -> No
     table = Table(*rows[0], box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(f"{v:,}" if isinstance(v, int) else str(v) for v in row.values()))
-    Console(highlight=False).print(table)
+    # A pipe has no width of its own, and one line each is what a reader wants there.
+    Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(table)
 
 
 @o.takes(o.Splitting)

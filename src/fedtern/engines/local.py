@@ -22,9 +22,11 @@ from fedtern.protocol.catchup import open_for_client
 from fedtern.snapshot import Snapshot
 from fedtern.training.batches import Batches
 from fedtern.training.examples import Examples
-from fedtern.training.flat import FlatModel
+from fedtern.training.flat import FlatModel, Trained
 from fedtern.training.sgd import Sgd
+from fedtern.updates import Sparse, Ternary
 
+_VELOCITY = "training.velocity"  # among the vectors that a client's memory has
 _WITNESS = (1 << 64) - 1  # the id of a client that only listens
 
 
@@ -86,7 +88,7 @@ class Federation:
 
     def step(self) -> None:
         """One round: everybody in the cohort catches up, trains and uploads; the server answers."""
-        method, size = self.server.terms.method, self.server.terms.layout.size
+        method, layout = self.server.terms.method, self.server.terms.layout
         cohort = self.environment.cohort(self.seed, self.server.round)
         lags = [self.server.round - int(self._rounds[i]) for i in cohort]
         down = [self._download(i) for i in cohort]
@@ -95,8 +97,8 @@ class Federation:
             broadcast = self.server.finish_round()
         with self.meter.phase("decode"):
             self.witness.receive(broadcast.data)
-        self.meter.up.add(up, len(up) * bits(method.up, size))
-        self.meter.down.add(down, sum(bits(method.down, size, lag) for lag in lags if lag))
+        self.meter.up.add([size for size, _ in up], sum(paper for _, paper in up))
+        self.meter.down.add(down, sum(bits(method.down, layout, lag) for lag in lags if lag))
 
     def _download(self, i: int) -> int:
         """Bring a client up to date; the bytes that took."""
@@ -109,43 +111,52 @@ class Federation:
             open_for_client(data, self.server.terms)
         return len(data)
 
-    def _upload(self, i: int) -> int:
-        """Train a client and send what came out; the bytes that took."""
+    def _upload(self, i: int) -> tuple[int, float]:
+        """Train a client and send what came out; the bytes that took, and the paper's bits."""
+        method = self.server.terms.method
         with self.meter.phase("states"):
             state = self._states.get(i)
         with self.meter.phase("train"):
-            delta, velocity = self._train(i, state.get("velocity"))
-        uplink = Uplink(i, self.server.terms, self.seed)
-        uplink.memory = {n: v for n, v in state.items() if n != "velocity"}
+            uplink = Uplink(i, self.server.terms, self.seed)
+            delta, trained = self._train(i, state.get(_VELOCITY), uplink)
+        uplink.memory = {n: v for n, v in state.items() if n != _VELOCITY}
         with self.meter.phase("compress"):
-            update, memory = uplink.compress(delta, self.server.round)
+            update, memory = uplink.compress(delta, self.server.round, trained.moments)
+        sent = update.indices.size if isinstance(update, Sparse | Ternary) else None
         with self.meter.phase("encode"):
             data = uplink.seal(update, memory, self.witness.stamp, self.server.round)
         with self.meter.phase("decode"):
             self.server.receive(i, data, num_examples=self._sizes[i])
         kept: Vectors = dict(memory)
+        if trained.velocity is not None:
+            kept[_VELOCITY] = trained.velocity
+            if method.momentum == "mask" and isinstance(update, Sparse | Ternary):
+                trained.velocity[update.indices] = 0
         with self.meter.phase("states"):
-            self._states.put(i, kept if velocity is None else {**kept, "velocity": velocity})
-        return len(data)
+            self._states.put(i, kept)
+        return len(data), bits(method.up, self.server.terms.layout, sent=sent)
 
-    def _train(self, i: int, velocity: Vector | None) -> tuple[Vector, Vector | None]:
-        steps = self.server.terms.method.local_steps
+    def _train(self, i: int, velocity: Vector | None, uplink: Uplink) -> tuple[Vector, Trained]:
+        method = self.server.terms.method
+        steps = method.local_steps
         batches = Batches(self.split.clients[i], self.environment.batch_size, self.seed, i)
         taken = batches.take(int(self._batches[i]), steps)
         seed = np.random.SeedSequence(self.seed, spawn_key=(2, i, int(self._batches[i])))
         self._batches[i] += steps
         weights = self.witness.weights
         self.model.load(weights)
-        velocity = self.model.train(
+        trained = self.model.train(
             (self.train.batch(*batch) for batch in taken),
             self.sgd.learning_rate,
-            self.sgd.momentum,
+            0.0 if method.momentum == "memory" else self.sgd.momentum,
             self.sgd.weight_decay,
             velocity,
             seed=int(seed.generate_state(1)[0]),
+            restrict=uplink.restriction(self.server.round),
+            observe=method.up.memory.observes,
         )
         with np.errstate(over="ignore", invalid="ignore"):  # refused when it is compressed
-            return self.model.weights - weights, velocity
+            return self.model.weights - weights, trained
 
     def evaluate(self) -> Round:
         """Test the model as the clients have it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import tomllib
 from collections.abc import Mapping
@@ -141,7 +140,7 @@ def complete(method: Mapping[str, Any]) -> dict[str, Any]:
     if "name" not in method:
         raise ValueError(f"a method needs a name, got {dict(method)}")
     make = look_up(method["name"], METHODS, "method")
-    parameters = inspect.signature(make).parameters
+    parameters = make.parameters
     for name in method:
         if name != "name" and name not in parameters:
             raise ValueError(
@@ -149,8 +148,8 @@ def complete(method: Mapping[str, Any]) -> dict[str, Any]:
                 f" {', '.join(parameters) or 'none'}"
             )
     given = {
-        n: _like(f"{method['name']}'s {n}", method.get(n, p.default), p.default)
-        for n, p in parameters.items()
+        n: _like(f"{method['name']}'s {n}", method.get(n, default), default)
+        for n, default in parameters.items()
     }
     make(**given)  # or its values are out of range
     return {"name": method["name"], **given}

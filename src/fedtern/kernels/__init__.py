@@ -6,14 +6,22 @@ from fedtern.kernels.bitstream import (
     pack_levels,
     unpack_levels,
 )
+from fedtern.kernels.elias import decode_levels, encode_levels, measure_levels
 from fedtern.kernels.scatter import scatter_add, tally
+from fedtern.kernels.seeded import random_signs, rotate, sample_positions
 from fedtern.kernels.selection import first_unsafe, top_k
 
 __all__ = [
     "decode_gaps",
+    "decode_levels",
     "encode_gaps",
+    "encode_levels",
     "first_unsafe",
+    "measure_levels",
     "pack_levels",
+    "random_signs",
+    "rotate",
+    "sample_positions",
     "scatter_add",
     "tally",
     "top_k",

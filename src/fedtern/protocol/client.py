@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -83,8 +83,12 @@ class Client:
         """The upload of this round, to be sent again where it may not have arrived."""
         return self._uplink.pending
 
-    def send(self, new_weights: ArrayLike) -> bytes:
-        """The upload that tells the server what training made of this round's weights."""
+    def send(self, new_weights: ArrayLike, moments: ArrayLike | None = None) -> bytes:
+        """The upload that tells the server what training made of this round's weights.
+
+        ``moments`` are of use to ``variance`` only: for each weight, the sum over examples (or
+        groups of them) of the square of what each one contributed to its change.
+        """
         if self.pending is not None:
             raise LocalProtocolError(
                 f"client {self.client_id} has made its upload of round {self.round}: send"
@@ -96,8 +100,26 @@ class Client:
             raise ValueError(f"new_weights have shape {new.shape}, expected {self.weights.shape}")
         with np.errstate(over="ignore", invalid="ignore"):  # refused below, by name
             delta = new - self._replica.weights
-        update, memory = self._uplink.compress(delta, self.round)
+        update, memory = self._uplink.compress(delta, self.round, self._checked(moments))
         return self._uplink.seal(update, memory, self._replica.stamp, self.round)
+
+    def _checked(self, moments: ArrayLike | None) -> Vector | None:
+        if moments is None:
+            return None
+        vector = np.asarray(moments, np.float32)
+        if vector.shape != self.weights.shape or not (vector >= 0).all():
+            raise ValueError(
+                f"moments must be {self.weights.size} numbers that are not negative, got shape"
+                f" {vector.shape}"
+            )
+        return vector
+
+    def restriction(self) -> Callable[[Vector], None] | None:
+        """What makes a flat gradient, in place, one that this round's upload can tell of.
+
+        None for all methods but ``structured``, whose clients train in a random subspace.
+        """
+        return self._uplink.restriction(self.round)
 
     def receive(self, data: bytes) -> bool:
         """Take in a broadcast or a catch-up; False if it holds nothing new.

@@ -64,7 +64,7 @@ class History:
         """The shortest catch-up that leads to a replica: replay, sum or model."""
         if way.since == way.round:
             return way.replay([], replica.stamp)
-        sizes = {MODEL: 4 * way.terms.layout.size}
+        sizes = {MODEL: 21 + 4 * way.terms.layout.size}
         missed = (self.since(way.since) if way.since >= 0 else None) or []
         payload = self.sum_since(way.since, way.terms.layout) if missed else None
         if missed:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+from fedtern.compressors import Restricting
 from fedtern.errors import NonFiniteError
 from fedtern.layout import Vector
-from fedtern.memory import EMPTY, State
+from fedtern.memory import EMPTY, OBSERVED, State
 from fedtern.protocol.messages import LARGEST_UPLOAD, Upload
 from fedtern.protocol.terms import Terms
 from fedtern.updates import Update, largest
@@ -22,17 +25,33 @@ class Uplink:
         self.memory: State = EMPTY
         self.pending: bytes | None = None
 
-    def compress(self, delta: Vector, round: int) -> tuple[Update, State]:
+    def compress(
+        self, delta: Vector, round: int, moments: Vector | None = None
+    ) -> tuple[Update, State]:
         """What would be sent and remembered; takes ``delta`` over, changes nothing else."""
-        rng = np.random.default_rng([self.seed, 1, self.client_id, round])
         up, layout = self.terms.method.up, self.terms.layout
-        update, memory = up.memory.step(delta, self.memory, layout, rng)
-        if largest(update) > LARGEST_UPLOAD:
+        known = self.memory if moments is None else {**self.memory, OBSERVED: moments}
+        update, memory = up.memory.step(delta, known, layout, self._rng(round))
+        if not largest(update) <= LARGEST_UPLOAD:
             raise NonFiniteError(
                 f"an update of magnitude {largest(update)} cannot be sent: uploads end at 2**64;"
                 " lower the learning rate or clip the update"
             )
         return update, memory
+
+    def restriction(self, round: int) -> Callable[[Vector], None] | None:
+        """What makes a gradient one within the subspace that this round's upload can tell of.
+
+        None where it can tell of everything, which is what most methods do.
+        """
+        compressor = getattr(self.terms.method.up.memory, "compressor", None)
+        if not isinstance(compressor, Restricting):
+            return None
+        layout = self.terms.layout
+        return lambda gradient: compressor.restrict(gradient, layout, self._rng(round))
+
+    def _rng(self, round: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, 1, self.client_id, round])
 
     def seal(self, update: Update, memory: State, stamp: bytes, round: int) -> bytes:
         """Write an update as an upload and remember both."""

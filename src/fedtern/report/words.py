@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fedtern.methods import METHODS
+
 # What a method does when nothing is said; only what differs is worth a word.
 _USUAL = {"local_steps": 1, "scope": "model", "weighted": False}
 
@@ -17,11 +19,13 @@ def method_label(method: Mapping[str, Any]) -> str:
     >>> method_label({"name": "fedavg", "local_steps": 400, "weighted": True})
     'FedAvg n=400, weighted'
     >>> method_label({"name": "dgc", "p": 0.01})
-    'dgc(p=0.01)'
+    'dgc(p=1/100)'
     """
     name = str(method.get("name"))
     if name not in _NAMES:
-        inside = ", ".join(f"{k}={plain(v)}" for k, v in method.items() if k != "name")
+        usual = METHODS[name].parameters if name in METHODS else {}
+        unusual = {k: v for k, v in method.items() if k != "name" and usual.get(k, ...) != v}
+        inside = ", ".join(f"{k}={fraction(v)}" for k, v in unusual.items())
         return f"{name}({inside})" if inside else name
     title, told = _NAMES[name](method)
     rest = {k: v for k, v in method.items() if k not in told and k != "name"}

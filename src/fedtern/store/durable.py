@@ -5,7 +5,7 @@ Both speak like the ones they keep; only the calls that change a state also writ
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from numpy.typing import ArrayLike
 
@@ -123,10 +123,14 @@ class DurableClient:
         """The upload of this round, to be sent again where it may not have arrived."""
         return self.client.pending
 
-    def send(self, new_weights: ArrayLike) -> bytes:
+    def send(self, new_weights: ArrayLike, moments: ArrayLike | None = None) -> bytes:
         """The upload that tells the server what training made of this round's weights."""
         # Every entry of the residual has changed: nothing shorter than a snapshot says how.
-        return self.store.record_all(lambda: self.client.send(new_weights), self.client)
+        return self.store.record_all(lambda: self.client.send(new_weights, moments), self.client)
+
+    def restriction(self) -> Callable[[Vector], None] | None:
+        """What makes a flat gradient, in place, one that this round's upload can tell of."""
+        return self.client.restriction()
 
     def receive(self, data: bytes) -> bool:
         """Take in a broadcast or a catch-up; False if it holds nothing new."""

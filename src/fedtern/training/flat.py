@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +13,13 @@ from torch.nn import functional
 
 from fedtern.layout import Layout, Vector
 from fedtern.training.examples import Examples
+
+
+class Trained(NamedTuple):
+    """What training leaves besides new weights."""
+
+    velocity: Vector | None  # to go on with, if there is momentum
+    moments: Vector | None  # squares of each example's contributions, if they were asked for
 
 
 class FlatModel:
@@ -55,39 +63,66 @@ class FlatModel:
         velocity: Vector | None = None,
         *,
         seed: int = 0,
-    ) -> Vector | None:
-        """Run SGD over some batches; returns the velocity to go on with, if there is momentum.
+        restrict: Callable[[Vector], None] | None = None,
+        observe: bool = False,
+    ) -> Trained:
+        """Run SGD over some batches.
 
-        What is random inside the model, such as dropout, follows from ``seed`` alone.
+        What is random inside the model, such as dropout, follows from ``seed`` alone. Every step
+        goes through ``restrict``, which may write to it. With ``observe``, each example is looked
+        at by itself, which takes longer.
         """
         self.module.train()
         speed = None if velocity is None else torch.tensor(velocity, device=self.flat.device)
         device = self.flat.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
-            speed = self._steps(batches, learning_rate, momentum, weight_decay, speed)
-        return None if speed is None else speed.cpu().numpy()
+            moments = torch.zeros_like(self.flat) if observe else None
+            for inputs, labels in batches:
+                if moments is None:
+                    self._differentiate(inputs, labels)
+                else:
+                    self._observe(inputs, labels, moments)
+                speed = self._step(learning_rate, momentum, weight_decay, speed, restrict)
+        return Trained(
+            None if speed is None else speed.cpu().numpy(),
+            None if moments is None else moments.mul_(learning_rate**2).cpu().numpy(),
+        )
 
-    def _steps(
+    def _differentiate(self, inputs: Tensor, labels: Tensor, share: float = 1.0) -> None:
+        self.gradient.zero_()
+        loss = functional.cross_entropy(self.module(inputs), labels)
+        (loss if share == 1 else share * loss).backward()  # type: ignore[no-untyped-call]
+
+    def _observe(self, inputs: Tensor, labels: Tensor, moments: Tensor) -> None:
+        """Add the square of what each example contributes; leave the gradient of all of them."""
+        total = torch.zeros_like(self.gradient)
+        for i in range(len(labels)):
+            self._differentiate(inputs[i : i + 1], labels[i : i + 1], 1 / len(labels))
+            total += self.gradient
+            moments.addcmul_(self.gradient, self.gradient)
+        self.gradient.copy_(total)
+
+    @torch.no_grad()
+    def _step(
         self,
-        batches: Iterable[tuple[Tensor, Tensor]],
         learning_rate: float,
         momentum: float,
         weight_decay: float,
         speed: Tensor | None,
+        restrict: Callable[[Vector], None] | None,
     ) -> Tensor | None:
-        for inputs, labels in batches:
-            self.gradient.zero_()
-            loss = functional.cross_entropy(self.module(inputs), labels)
-            loss.backward()  # type: ignore[no-untyped-call]
-            with torch.no_grad():
-                step = self.gradient
-                if weight_decay:
-                    step = step.add(self.flat, alpha=weight_decay)
-                if momentum:
-                    speed = step.clone() if speed is None else speed.mul_(momentum).add_(step)
-                    step = speed
-                self.flat.add_(step, alpha=-learning_rate)
+        step = self.gradient
+        if weight_decay:
+            step = step.add(self.flat, alpha=weight_decay)
+        if momentum:
+            speed = step.clone() if speed is None else speed.mul_(momentum).add_(step)
+            step = speed
+        if restrict is not None:
+            vector = step.cpu().numpy().copy()
+            restrict(vector)
+            step = torch.as_tensor(vector, device=self.flat.device)
+        self.flat.add_(step, alpha=-learning_rate)
         return speed
 
     @torch.inference_mode()

@@ -1,46 +1,19 @@
-"""Lossy steps: from a vector to an update that is cheaper to send.
-
-A compressor is pure: the same vector and random generator give the same update. The update may
-share memory with the vector it was made from.
-"""
+"""Few of many values, chosen by their magnitude."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtern.kernels import first_unsafe, top_k
+from fedtern.compressors.compressor import LARGEST, Loss, check_finite, check_kept, mean_of
+from fedtern.kernels import top_k
 from fedtern.layout import Layout, Scope, Vector, check_scope
-from fedtern.updates import Dense, Signs, Sparse, Ternary, Update
-
-_LARGEST = 2.0**100  # no sum of messages comes near overflow
-
-
-class Compressor(Protocol):
-    """Makes updates; ``lossless`` tells whether they always equal what they were made from."""
-
-    lossless: ClassVar[bool]
-
-    def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Update:
-        """An update close to ``x``; refuses values that are not finite, naming the tensor."""
-        ...
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Everything, as it is."""
-
-    lossless: ClassVar[bool] = True
-
-    def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Dense:
-        """The vector itself, once every value is known to be finite."""
-        check_finite(x, layout)
-        return Dense(x)
+from fedtern.updates import Sparse, Ternary
 
 
 @dataclass(frozen=True)
@@ -52,7 +25,7 @@ class TopK:
 
     p: float
     scope: Scope = "model"
-    lossless: ClassVar[bool] = False
+    loss: ClassVar[Loss] = "biased"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", check_rate(self.p))
@@ -79,7 +52,7 @@ class SparseTernary:
 
     p: float
     scope: Scope = "model"
-    lossless: ClassVar[bool] = False
+    loss: ClassVar[Loss] = "biased"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", TopK(self.p, self.scope).p)
@@ -91,7 +64,7 @@ class SparseTernary:
         starts = np.searchsorted(kept.indices, np.concatenate([[0], ends]))
         # Unlike the paper: where fewer than k entries differ from zero, mu is the mean of those
         # there are, so that compressing an update once more changes nothing.
-        mus = [_mean_magnitude(kept.values[a:b]) for a, b in pairwise(starts)]
+        mus = [mean_of(np.abs(kept.values[a:b])) for a, b in pairwise(starts)]
         single = self.scope == "model"
         return Ternary(
             x.size,
@@ -103,28 +76,61 @@ class SparseTernary:
 
 
 @dataclass(frozen=True)
-class Sign:
-    """One bit for each weight: ``step`` up or down (Bernstein et al., 2018).
+class SparseBinary:
+    """The largest positive or the largest negative values, at their mean (Sattler et al., 2018).
 
-    Unlike the paper: a zero, or a tied vote, has no sign to send in one bit; it gets one at
-    random, where always sending the same one would push such weights in one direction.
+    Of the k highest and the k lowest values of each segment, those with the larger mean magnitude.
+
+    >>> x = np.float32([0, 3, -1, 0.5, -5, -4])
+    >>> SparseBinary(p=1 / 3).compress(x, Layout.flat(6), np.random.default_rng(0)).to_dense()
+    array([ 0. ,  0. ,  0. ,  0. , -4.5, -4.5], dtype=float32)
     """
 
-    step: float = 1.0
-    lossless: ClassVar[bool] = False
+    p: float
+    scope: Scope = "model"
+    loss: ClassVar[Loss] = "biased"
 
     def __post_init__(self) -> None:
-        if not 0 < np.float32(self.step) <= _LARGEST:
-            raise ValueError(f"step must be a positive float32 up to 2**100, got {self.step}")
-        object.__setattr__(self, "step", float(self.step))
+        object.__setattr__(self, "p", TopK(self.p, self.scope).p)
 
-    def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Signs:
-        """The signs of ``x``, whatever its magnitudes."""
+    def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Ternary:
+        """All of a segment's signs are equal; all zeros give an empty update."""
         check_finite(x, layout)
-        positive = x > 0
-        ties = np.flatnonzero(x == 0)
-        positive[ties] = rng.integers(0, 2, ties.size, dtype=np.uint8).view(np.bool_)
-        return Signs.pack(positive, float(np.float32(self.step)))
+        high, low = np.maximum(x, 0), np.minimum(x, 0)
+        ends = layout.segments(self.scope)
+        indices, signs, mus = [np.empty(0, np.int64)], [np.empty(0, np.bool_)], []
+        for start, end in pairwise([0, *ends.tolist()]):
+            k = count_kept(end - start, self.p)
+            sides = [top_k(side[start:end], k) + start for side in (high, low)]
+            means = [mean_of(np.abs(x[side])) for side in sides]
+            positive = means[0] >= means[1]
+            kept = sides[0 if positive else 1]
+            indices.append(kept)
+            signs.append(np.full(kept.size, positive))
+            mus.append(max(means))
+        one = None if self.scope == "model" else ends
+        both = np.concatenate(indices), np.concatenate(signs)
+        return Ternary(x.size, *both, np.array(mus, np.float32), one)
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """``tau`` with the sign of every value whose magnitude is above it (Strom, 2015)."""
+
+    tau: float
+    loss: ClassVar[Loss] = "biased"
+
+    def __post_init__(self) -> None:
+        if not 0 < np.float32(self.tau) <= LARGEST:
+            raise ValueError(f"tau must be a positive float32 up to 2**100, got {self.tau}")
+        object.__setattr__(self, "tau", float(self.tau))
+
+    def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Ternary:
+        """As many entries as there are, from none to all."""
+        check_finite(x, layout)
+        indices = np.flatnonzero(np.abs(x) > np.float32(self.tau))
+        mu = np.float32(self.tau if indices.size else 0)
+        return Ternary(x.size, indices, x[indices] > 0, np.array([mu]))
 
 
 def check_rate(p: float) -> float:
@@ -149,19 +155,3 @@ def select(x: Vector, p: float, ends: NDArray[np.int64]) -> NDArray[np.int64]:
         parts.append(top_k(x[start:end], count_kept(end - start, p)) + start)
         start = end
     return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
-
-
-def check_finite(x: Vector, layout: Layout) -> None:
-    """Refuse NaN, infinity and magnitudes beyond 2**100, naming the tensor."""
-    if (bad := first_unsafe(x)) >= 0:
-        raise layout.refuse(bad, float(x[bad]))
-
-
-def check_kept(values: Vector, kept: NDArray[np.int64], layout: Layout) -> None:
-    """Like ``check_finite`` on a vector, given its largest values: a bad one is among them."""
-    if (bad := first_unsafe(values)) >= 0:
-        raise layout.refuse(int(kept[bad]), float(values[bad]))
-
-
-def _mean_magnitude(values: Vector) -> np.float32:
-    return np.float32(np.abs(values).mean(dtype=np.float64)) if values.size else np.float32(0)

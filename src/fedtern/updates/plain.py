@@ -1,37 +1,16 @@
-"""What compression yields: the forms a change of weights can take.
-
-Every form knows how to add itself to a vector; the sparse ones touch only what they change.
-Arrays inside an update belong to it: nobody writes to them after it is made.
-"""
+"""The forms that a change of weights is applied in: everything, some positions, signs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtern.kernels import scatter_add
 from fedtern.layout import Vector
-
-
-class Update(Protocol):
-    """A change of ``size`` weights."""
-
-    @property
-    def size(self) -> int:
-        """The length of the vector it changes."""
-        ...
-
-    def to_dense(self) -> Vector:
-        """The change as a new vector."""
-        ...
-
-    def add_to(self, out: Vector, scale: float = 1.0) -> None:
-        """``out += scale * self``, in place."""
-        ...
+from fedtern.updates.update import Update
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,27 +110,6 @@ class Signs:
     def add_to(self, out: Vector, scale: float = 1.0) -> None:
         """``out += scale * self``, in place."""
         Dense(self.to_dense()).add_to(out, scale)
-
-
-def largest(update: Update) -> float:
-    """The largest magnitude in an update."""
-    if isinstance(update, Signs):
-        return update.step
-    values = update.mus if isinstance(update, Ternary) else getattr(update, "values", None)
-    if values is None:
-        values = update.to_dense()
-    return float(np.abs(values).max(initial=0.0))
-
-
-def nbytes(update: Update) -> int:
-    """About how much memory an update takes."""
-    held = sum(v.nbytes for v in vars(update).values() if isinstance(v, np.ndarray))
-    return held + (4 * update.indices.size if isinstance(update, Ternary) else 0)
-
-
-def is_empty(update: Update) -> bool:
-    """Whether an update is known to change nothing."""
-    return isinstance(update, Sparse | Ternary) and update.indices.size == 0
 
 
 def segment_of(indices: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,42 +1,16 @@
-"""What one side of a link remembers between rounds.
-
-A memory's state is a mapping of named vectors; a missing vector stands for zeros. States are
-values: a step returns a new one and leaves the old one as it was, so that a refused step costs
-nothing. The ``delta`` given to a step is taken over and written to.
-"""
+"""The residual that most methods keep, and those that keep nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 
 from fedtern.compressors import Compressor
 from fedtern.layout import Layout, Vector
+from fedtern.memory.memory import EMPTY, State
 from fedtern.updates import Update
-
-State = Mapping[str, Vector]
-EMPTY: State = {}
-
-
-class Memory(Protocol):
-    """Turns a stream of deltas into a stream of updates."""
-
-    def step(
-        self, delta: Vector, state: State, layout: Layout, rng: np.random.Generator
-    ) -> tuple[Update, State]:
-        """Compress the next delta."""
-        ...
-
-    def follow(self, delta: Vector, state: State, update: Update) -> State:
-        """The state after a step that is known to have given ``update``."""
-        ...
-
-    def give_back(self, state: State, update: Update) -> State:
-        """The state after learning that ``update`` never took effect."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -47,33 +21,26 @@ class ErrorFeedback:
     """
 
     compressor: Compressor
+    observes: ClassVar[bool] = False
 
     def step(
         self, delta: Vector, state: State, layout: Layout, rng: np.random.Generator
     ) -> tuple[Update, State]:
         """Compress residual + delta; what the update leaves out is the next residual."""
-        target = self._target(delta, state)
+        target = with_residual(delta, state)
         update = self.compressor.compress(target, layout, rng)
         return update, self._settle(target, update)
 
     def follow(self, delta: Vector, state: State, update: Update) -> State:
         """The state after a step that is known to have given ``update``."""
-        return self._settle(self._target(delta, state), update)
+        return self._settle(with_residual(delta, state), update)
 
     def give_back(self, state: State, update: Update) -> State:
         """Put the whole update back into the residual."""
-        if "residual" not in state:
-            return {"residual": update.to_dense()}
-        residual = state["residual"].copy()
-        update.add_to(residual)
-        return {"residual": residual}
-
-    def _target(self, delta: Vector, state: State) -> Vector:
-        # The delta's buffer becomes the next residual: no allocation, and the old one survives.
-        return np.add(delta, state["residual"], out=delta) if "residual" in state else delta
+        return return_to_residual(state, update)
 
     def _settle(self, target: Vector, update: Update) -> State:
-        if self.compressor.lossless:
+        if self.compressor.loss == "none":
             return EMPTY
         update.add_to(target, -1.0)
         return {"residual": target}
@@ -84,6 +51,7 @@ class Memoryless:
     """Forgets what compression loses, as signSGD does."""
 
     compressor: Compressor
+    observes: ClassVar[bool] = False
 
     def step(
         self, delta: Vector, state: State, layout: Layout, rng: np.random.Generator
@@ -98,3 +66,17 @@ class Memoryless:
     def give_back(self, state: State, update: Update) -> State:
         """Nothing to put it into: an update that did not count is gone."""
         return state
+
+
+def with_residual(delta: Vector, state: State) -> Vector:
+    """What there is to send, in the delta's buffer; the old residual survives."""
+    return np.add(delta, state["residual"], out=delta) if "residual" in state else delta
+
+
+def return_to_residual(state: State, update: Update) -> State:
+    """A state whose residual has an update in it again."""
+    residual = (
+        state["residual"].copy() if "residual" in state else np.zeros(update.size, np.float32)
+    )
+    update.add_to(residual)
+    return {**state, "residual": residual}

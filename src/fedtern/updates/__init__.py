@@ -1,0 +1,56 @@
+"""What compression yields: the forms a change of weights can take.
+
+Every form knows how to add itself to a vector; the sparse ones touch only what they change.
+Arrays inside an update belong to it: nobody writes to them after it is made.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedtern.updates.factors import LowRank, Projected
+from fedtern.updates.levels import Levels
+from fedtern.updates.plain import Dense, Signs, Sparse, Ternary, segment_of
+from fedtern.updates.seeded import Masked, Sketched
+from fedtern.updates.update import Update
+
+__all__ = [
+    "Dense",
+    "Levels",
+    "LowRank",
+    "Masked",
+    "Projected",
+    "Signs",
+    "Sketched",
+    "Sparse",
+    "Ternary",
+    "Update",
+    "is_empty",
+    "largest",
+    "nbytes",
+    "segment_of",
+]
+
+
+def largest(update: Update) -> float:
+    """The largest magnitude in an update."""
+    if isinstance(update, Signs):
+        return update.step
+    if isinstance(update, Ternary):
+        values = update.mus
+    elif isinstance(update, LowRank | Projected) or not hasattr(update, "values"):
+        values = update.to_dense()
+    else:
+        values = update.values
+    return float(np.abs(values).max(initial=0.0))
+
+
+def nbytes(update: Update) -> int:
+    """About how much memory an update takes."""
+    held = sum(v.nbytes for v in vars(update).values() if isinstance(v, np.ndarray))
+    return held + (4 * update.indices.size if isinstance(update, Ternary) else 0)
+
+
+def is_empty(update: Update) -> bool:
+    """Whether an update is known to change nothing."""
+    return isinstance(update, Sparse | Ternary) and update.indices.size == 0
