@@ -186,7 +186,8 @@ class ExactCodec:
         """The shorter of the two, for a dense update of which much may be zero."""
         dense = expect(update, Dense)
         indices = np.flatnonzero(dense.values)
-        if indices.size < layout.size:
+        # A non-zero takes 33 bits at the least: with few zeros there is no need to try.
+        if 33 * indices.size < 32 * layout.size:
             data = SparseCodec().encode(Sparse(layout.size, indices, dense.values[indices]), layout)
             if len(data) < 4 * layout.size:
                 return data
