@@ -6,7 +6,9 @@ import { fileURLToPath } from 'node:url';
 
 const UPLOAD = 1, BROADCAST = 2, CATCH_UP = 3, ARRAY = 4;
 const REPLAY = 0, SUM = 1, MODEL = 2;
-const MAX_VALUE = 2 ** 100, MAX_TURNS = 2 ** 24, MAX_AXES = 32;
+const MAX_VALUE = 2 ** 100, MAX_UPLOAD = 2 ** 64, MAX_TURNS = 2 ** 24, MAX_AXES = 32;
+const MAX_STEPS = 2 ** 20, MAX_BITS = 16, MAX_RANK = 2 ** 15, MAX_LEFT = 2, MAX_RIGHT = 2 ** 80;
+const TRITS = 17, TRITS_WIDTH = 27, MAX_EXPONENT = 227, WHOLE = -1;
 
 // The format's printed list: computing it would depend on the platform's pow().
 const DENSITIES = `
@@ -34,7 +36,11 @@ function demand(condition, complaint) {
   if (!condition) throw new Error(`malformed message: ${complaint}`);
 }
 
-const equalBytes = (a, b) => a.length === b.length && a.every((byte, i) => byte === b[i]);
+const equal = (a, b) => a.length === b.length && a.every((item, i) => item === b[i]);
+
+// Rounding what binary64 makes of two binary32 numbers is what binary32 makes of them: this is
+// true of sums, products, quotients, and of what is stored in a Float32Array.
+const f32 = Math.fround;
 
 class Reader {
   #bytes; #at = 0;
@@ -48,6 +54,7 @@ class Reader {
   }
   u8() { return this.take(1)[0]; }
   u32() { return this.take(4).reduceRight((sum, byte) => sum * 256 + byte, 0); }
+  u64() { return BigInt(this.u32()) | BigInt(this.u32()) << 32n; }
 
   varint() {
     for (let value = 0n, shift = 0n; ; shift += 7n) {
@@ -73,12 +80,12 @@ class Reader {
     }
     return ids;
   }
-  floats(count) {
+  floats(count, most = MAX_VALUE) {
     const bytes = this.take(4 * count), view = new DataView(bytes.buffer, bytes.byteOffset);
     const values = new Float32Array(count);
     for (let i = 0; i < count; i++) {
       values[i] = view.getFloat32(4 * i, true);
-      demand(Math.abs(values[i]) <= MAX_VALUE, 'value not finite or above 2^100');
+      demand(Math.abs(values[i]) <= most, `value not finite or above ${most}`);
     }
     return values;
   }
@@ -115,6 +122,31 @@ class Reader {
     this.#padding(this.take(Math.ceil(bit / 8)), bit);
     return numbers;
   }
+  // A field of all that is left, bit by bit; to be closed after its last one.
+  bits() {
+    const bytes = this.take(this.left);
+    let at = 0;
+    const bit = () => {
+      demand(at < 8 * bytes.length, 'ends early');
+      return this.#bit(bytes, at++);
+    };
+    const omega = (most, what) => {
+      let number = 1;
+      while (bit()) {
+        let next = 1;
+        for (let digits = number; digits > 0; digits--) next = 2 * next + bit();
+        demand(next <= most, `${what} above ${most}`);
+        number = next;
+      }
+      demand(number <= most, `${what} above ${most}`);
+      return number;
+    };
+    const close = () => {
+      demand(Math.ceil(at / 8) === bytes.length, 'bytes left over');
+      this.#padding(bytes, at);
+    };
+    return { bit, omega, close };
+  }
 }
 
 function readPositions(reader, k, n) {
@@ -141,13 +173,21 @@ function readNestedKeys(reader, k, n, turns) {
   return entries.map((entry, i) => touched[rows[i]] * turns + entry % turns);
 }
 
-// `ends` holds, for each tensor, the position after its last one.
+// Which segment each of some ascending positions lies in; `ends` are the positions after the last
+// one of each segment.
+function segmentsOf(positions, ends) {
+  let segment = 0;
+  return positions.map((position) => {
+    while (position >= ends[segment]) segment++;
+    return segment;
+  });
+}
+
 function ternaryValues(mus, signs, keys, turns, ends) {
   const groups = mus.length / turns, used = new Uint8Array(mus.length);
-  let tensor = 0;
+  const tensors = groups > 1 && segmentsOf(keys.map((key) => Math.floor(key / turns)), ends);
   const values = Float32Array.from(keys, (key, i) => {
-    if (groups > 1) while (Math.floor(key / turns) >= ends[tensor]) tensor++;
-    const which = (key % turns) * groups + tensor;
+    const which = (key % turns) * groups + (tensors ? tensors[i] : 0);
     used[which] = 1;
     return signs[i] ? mus[which] : -mus[which];
   });
@@ -155,15 +195,23 @@ function ternaryValues(mus, signs, keys, turns, ends) {
   return values;
 }
 
+// An update that adds `values`, one after the other, at `positions` (null: everywhere).
+const adding = (positions, values) => ({
+  values,
+  add: (weights) => values.forEach((value, i) => weights[positions ? positions[i] : i] += value),
+});
+// The same, of a codec that changes nothing where it has no positions.
+const addingAt = (positions, values) => ({ ...adding(positions, values), nothing: values.length === 0 });
+
 // Codecs 2, 3 and 4 have the form of a series of one turn, with the flags 0, 1 and 3.
-function readTouches(reader, ends, n, flags, turns) {
+function readTouches(reader, { ends, n }, flags, turns) {
   const ternary = flags & 1, byTensor = flags & 2, nested = flags & 4;
   const k = reader.count(n, 'number of positions');
   const mus = ternary && reader.floats(turns * (byTensor ? ends.length : 1));
   const content = ternary ? reader.field(k, 1) : reader.floats(k);
   const keys = nested ? readNestedKeys(reader, k, n, turns) : readPositions(reader, k, n * turns);
   const values = ternary ? ternaryValues(mus, content, keys, turns, ends) : content;
-  return { positions: keys.map((key) => Math.floor(key / turns)), values };
+  return addingAt(keys.map((key) => Math.floor(key / turns)), values);
 }
 
 function readTurns(reader) {
@@ -172,31 +220,236 @@ function readTurns(reader) {
   return turns;
 }
 
-function readSeries(reader, ends, n) {
+function readSeries(reader, model) {
   const flags = reader.u8();
   demand(flags < 8 && (flags & 3) !== 2, 'unknown flags');
-  return readTouches(reader, ends, n, flags, readTurns(reader));
+  return { ...readTouches(reader, model, flags, readTurns(reader)), nothing: false };
 }
 
-function readTally(reader, n) {
+function readTally(reader, { n }) {
   const turns = readTurns(reader), step = reader.positiveFloat();
   const ups = reader.field(n, 32 - Math.clz32(turns));
   demand(ups.every((up) => up <= turns), 'more ups than turns');
   return { step, counts: ups.map((up) => 2 * up - turns) };
 }
 
-// An update either adds `values` at `positions` (null: everywhere) or has `counts` of a `step`.
-function readUpdate(reader, ends) {
-  const n = ends.at(-1) ?? 0, codec = reader.u8();
+function readBinary(reader, { n }, ends) {
+  const k = reader.count(n, 'number of positions'), means = reader.floats(ends.length);
+  const positions = readPositions(reader, k, n), segments = segmentsOf(positions, ends);
+  const used = new Set(segments);
+  demand(means.every((mean, i) => (used.has(i) ? mean !== 0 : Object.is(mean, 0))),
+    'mean must not be zero if used, else zero');
+  return addingAt(positions, Float32Array.from(segments, (segment) => means[segment]));
+}
+
+function readPowers(reader, { ends, n }) {
+  const k = reader.count(n, 'number of positions'), tops = reader.take(ends.length);
+  const signs = reader.field(k, 1), below = reader.field(k, 3);
+  const positions = readPositions(reader, k, n), tensors = segmentsOf(positions, ends);
+  const largest = new Uint8Array(ends.length);
+  const values = Float32Array.from(tensors, (tensor, i) => {
+    const exponent = tops[tensor] - below[i];
+    demand(exponent >= 1 && exponent <= MAX_EXPONENT, 'exponent out of range');
+    largest[tensor] = Math.max(largest[tensor], exponent);
+    return (signs[i] ? 1 : -1) * 2 ** (exponent - 127);
+  });
+  demand(equal(tops, largest), 'not the exponent of the largest value');
+  return addingAt(positions, values);
+}
+
+function readScales(reader, count) {
+  const scales = reader.floats(count);
+  demand(scales.every((scale) => scale > 0 || Object.is(scale, 0)), 'negative scale');
+  return scales;
+}
+
+function addingLevels(levels, scales, ends, steps) {
+  const values = new Float32Array(levels.length);
+  let at = 0;
+  scales.forEach((scale, segment) => {
+    const unit = f32(scale / steps);
+    for (; at < ends[segment]; at++) values[at] = unit * levels[at];
+  });
+  return adding(null, values);
+}
+
+function refuseLevelsOfNothing(levels, scales, ends) {
+  let at = 0;
+  scales.forEach((scale, segment) => {
+    for (; at < ends[segment]; at++) demand(scale > 0 || levels[at] === 0, 'level of a scale of zero');
+  });
+}
+
+function readTrits(reader, { ends, n }) {
+  const scales = readScales(reader, ends.length), groups = Math.ceil(n / TRITS);
+  const levels = new Int8Array(n);
+  reader.field(groups, TRITS_WIDTH).forEach((number, group) => {
+    for (let i = group * TRITS; i < (group + 1) * TRITS; i++) {
+      if (i < n) levels[i] = number % 3 - 1;
+      else demand(number % 3 === 0, 'trits after the last one');
+      number = Math.floor(number / 3);
+    }
+    demand(number === 0, 'trits out of range');
+  });
+  refuseLevelsOfNothing(levels, scales, ends);
+  return addingLevels(levels, scales, ends, 1);
+}
+
+function readTensorSigns(reader, { ends, n }) {
+  const scales = readScales(reader, ends.length);
+  const levels = reader.field(n, 1).map((bit) => 2 * bit - 1);
+  return addingLevels(levels, scales, ends, 1);
+}
+
+function readBucketEnds(reader, { ends, n }) {
+  const bucket = reader.count(n, 'bucket');
+  if (bucket === 0) return ends;
+  const count = Math.ceil(n / bucket);
+  demand(4 * count <= reader.left, 'ends early');
+  const bucketEnds = Array.from({ length: count }, (_, i) => Math.min((i + 1) * bucket, n));
+  demand(!equal(bucketEnds, ends), 'buckets that are the tensors');
+  return bucketEnds;
+}
+
+function readLevels(reader, model) {
+  const { n } = model, sparse = reader.u8();
+  demand(sparse <= 1, 'unknown flags');
+  const steps = reader.count(MAX_STEPS, 'steps');
+  demand(steps >= 1, 'no steps');
+  const ends = readBucketEnds(reader, model), scales = readScales(reader, ends.length);
+  const count = sparse ? reader.count(n, 'number of levels') : n;
+  demand(count <= 8 * reader.left, 'ends early');
+  const levels = new Int32Array(n), { bit, omega, close } = reader.bits();
+  for (let i = 0, at = -1; i < count; i++) {
+    at += sparse ? omega(n, 'distance') : 1;
+    demand(at < n, 'level outside of the model');
+    if (sparse) levels[at] = (bit() ? 1 : -1) * omega(steps, 'level');
+    else {
+      const magnitude = omega(steps + 1, 'level') - 1;
+      if (magnitude > 0) levels[at] = bit() ? magnitude : -magnitude;
+    }
+  }
+  close();
+  refuseLevelsOfNothing(levels, scales, ends);
+  return addingLevels(levels, scales, ends, steps);
+}
+
+// Output `i` of SplitMix64.
+function number(seed, i) {
+  let z = BigInt.asUintN(64, seed + (BigInt(i) + 1n) * 0x9E3779B97F4A7C15n);
+  z = BigInt.asUintN(64, (z ^ z >> 30n) * 0xBF58476D1CE4E5B9n);
+  z = BigInt.asUintN(64, (z ^ z >> 27n) * 0x94D049BB133111EBn);
+  return z ^ z >> 31n;
+}
+const sign = (seed, i) => (number(seed, i) >> 63n ? 1 : -1);
+
+function mask(seed, n, k) {
+  const positions = [];
+  for (let i = 0; positions.length < k; i++) {
+    const u = Number(number(seed, i) >> 11n) * 2 ** -53;
+    if (u * (n - i) < k - positions.length) positions.push(i);
+  }
+  return positions;
+}
+
+function readMasked(reader, { n }) {
+  const seed = reader.u64(), values = reader.floats(reader.count(n, 'number of values'));
+  return adding(mask(seed, n, values.length), values);
+}
+
+function leftFactor(seed, first, rows, rank) {
+  const divisor = f32(Math.sqrt(rows));
+  return Float32Array.from({ length: rank * rows }, (_, i) => sign(seed, first + i) / divisor);
+}
+
+function readLowRank(reader, { matrices }, bySeed) {
+  const seed = bySeed && reader.u64();
+  const ranks = matrices.map(({ rows, columns }) =>
+    reader.count(Math.min(rows, columns, MAX_RANK) + 1, '1 + rank') - 1);
+  let signs = 0;
+  const parts = matrices.map(({ start, rows, columns }, i) => {
+    const rank = ranks[i];
+    if (rank === WHOLE) return { start, values: reader.floats(rows * columns) };
+    const left = bySeed ? leftFactor(seed, signs, rows, rank) : reader.floats(rank * rows, MAX_LEFT);
+    signs += rank * rows;
+    return { start, rows, columns, rank, left, right: reader.floats(rank * columns, MAX_RIGHT) };
+  });
+  const addPart = (weights, { start, values, rows, columns, rank, left, right }) => {
+    values?.forEach((value, i) => weights[start + i] += value);
+    for (let c = 0; c < rank; c++) {
+      for (let i = 0; i < rows; i++) {
+        for (let j = 0; j < columns; j++) {
+          weights[start + i * columns + j] += f32(left[c * rows + i] * right[c * columns + j]);
+        }
+      }
+    }
+  };
+  return { add: (weights) => parts.forEach((part) => addPart(weights, part)) };
+}
+
+function blockLengths(values) {
+  const lengths = [];
+  const atMost = (left) => 2 ** (31 - Math.clz32(Math.min(left, 65536)));
+  const atLeast = (left) => 2 ** (32 - Math.clz32(left - 1));
+  for (let left = values; left > 0; left -= lengths.at(-1)) {
+    lengths.push(left >= 256 ? atMost(left) : atLeast(left));
+  }
+  return lengths;
+}
+
+function rotate(x) {
+  for (let h = 1; h < x.length; h *= 2) {
+    for (let i = 0; i < x.length; i++) {
+      if (i & h) continue;
+      const a = x[i], b = x[i + h];
+      x[i] = a + b;
+      x[i + h] = a - b;
+    }
+  }
+  const factor = f32(1 / Math.sqrt(x.length));
+  return x.map((value) => value * factor);
+}
+
+function readSketched(reader, { n }) {
+  const seed = reader.u64(), k = reader.count(n, 'number of values'), bits = reader.u8();
+  demand(bits >= 1 && bits <= MAX_BITS, 'bits out of range');
+  demand(k <= 8 * reader.left, 'ends early');
+  const lengths = blockLengths(k), total = lengths.reduce((sum, length) => sum + length, 0);
+  const lows = reader.floats(lengths.length), highs = reader.floats(lengths.length);
+  demand(lows.every((low, i) => low <= highs[i]), 'low above high');
+  const levels = reader.field(total, bits), values = new Float32Array(total);
+  let at = 0;
+  lengths.forEach((length, block) => {
+    const low = lows[block], step = f32(f32(highs[block] - low) / (2 ** bits - 1));
+    const x = Float32Array.from(levels.subarray(at, at + length), (level) => low + f32(step * level));
+    rotate(x).forEach((value, i) => values[at + i] = value * sign(seed, n + at + i));
+    at += length;
+  });
+  return adding(mask(seed, n, k), values.subarray(0, k));
+}
+
+// An update has `add`, which does it to weights (or does `nothing`), or `counts` of a `step`.
+function readUpdate(reader, model) {
+  const { ends, n } = model, codec = reader.u8();
   const read = [
-    () => ({ positions: [], values: [] }),
-    () => ({ positions: null, values: reader.floats(n) }),
-    () => readTouches(reader, ends, n, 0, 1),
-    () => readTouches(reader, ends, n, 1, 1),
-    () => readTouches(reader, ends, n, 3, 1),
+    () => addingAt([], []),
+    () => adding(null, reader.floats(n)),
+    () => readTouches(reader, model, 0, 1),
+    () => readTouches(reader, model, 1, 1),
+    () => readTouches(reader, model, 3, 1),
     () => ({ step: reader.positiveFloat(), counts: reader.field(n, 1).map((bit) => 2 * bit - 1) }),
-    () => readSeries(reader, ends, n),
-    () => readTally(reader, n),
+    () => readSeries(reader, model),
+    () => readTally(reader, model),
+    () => readBinary(reader, model, [n]),
+    () => readBinary(reader, model, ends),
+    () => readTrits(reader, model),
+    () => readLevels(reader, model),
+    () => readTensorSigns(reader, model),
+    () => readLowRank(reader, model, false),
+    () => readMasked(reader, model),
+    () => readLowRank(reader, model, true),
+    () => readSketched(reader, model),
+    () => readPowers(reader, model),
   ][codec];
   demand(read, `unknown codec ${codec}`);
   const update = { codec, ...read() };
@@ -204,12 +457,21 @@ function readUpdate(reader, ends) {
   return update;
 }
 
-function tensorEnds({ shapes }) {
-  let end = 0;
-  return shapes.map((shape) => end += shape.reduce((size, side) => size * side, 1));
+const product = (sides) => sides.reduce((size, side) => size * side, 1);
+
+// What a layout says of its model: `n` parameters, where each tensor ends, each as a matrix.
+function modelOf({ shapes }) {
+  let n = 0;
+  const matrices = shapes.map((shape) => {
+    const [rows, columns] = shape.length > 1 ? [shape[0], product(shape.slice(1))] : [1, product(shape)];
+    const matrix = { start: n, rows, columns };
+    n += rows * columns;
+    return matrix;
+  });
+  return { n, matrices, ends: matrices.map(({ start, rows, columns }) => start + rows * columns) };
 }
 
-export const readPayload = (bytes, layout) => readUpdate(new Reader(bytes), tensorEnds(layout));
+export const readPayload = (bytes, layout) => readUpdate(new Reader(bytes), modelOf(layout));
 
 function openEnvelope(bytes, kind) {
   demand(bytes.length >= 6, 'ends early');
@@ -227,13 +489,13 @@ export function readArray(bytes, maxSize = 2 ** 28) {
   const reader = openEnvelope(bytes, ARRAY);
   const axes = reader.count(Math.min(MAX_AXES, reader.left), 'number of axes');
   const shape = Array.from({ length: axes }, () => reader.count(Number.MAX_SAFE_INTEGER, 'axis'));
-  const size = shape.includes(0) ? 0 : shape.reduce((product, side) => product * side, 1);
+  const size = shape.includes(0) ? 0 : product(shape);
   demand(size <= maxSize, 'array larger than this reader allows');
-  const { codec, positions, values } = readUpdate(reader, [size]);
+  const { codec, add } = readUpdate(reader, modelOf({ shapes: [[size]] }));
   demand(codec === 3, 'an array has codec 3');
-  const dense = new Float32Array(size);
-  positions.forEach((position, i) => dense[position] = values[i]);
-  return { shape, values: dense };
+  const values = new Float32Array(size);
+  add(values);
+  return { shape, values };
 }
 
 export function layoutDigest({ names, shapes }) {
@@ -251,13 +513,13 @@ function firstStamp(federation, weights) {
 
 // Messages are read to the end before any of them is applied: a refused one changes nothing.
 export class Replica {
-  #ends; #terms; #stamp; #base = null; #step = 0; #counts = null;
+  #model; #terms; #stamp; #base = null; #step = 0; #counts = null;
 
   // `terms`: the six bytes agreed on; without `weights` it waits for a catch-up with a model.
   constructor(layout, terms, weights = null, federation = '') {
-    this.#ends = tensorEnds(layout);
+    this.#model = modelOf(layout);
     this.#terms = Uint8Array.from(terms);
-    demand(equalBytes(this.#terms.subarray(0, 3), layoutDigest(layout)), 'terms of another layout');
+    demand(equal(this.#terms.subarray(0, 3), layoutDigest(layout)), 'terms of another layout');
     this.weights = weights && Float32Array.from(weights);
     this.round = weights ? 0 : -1;
     this.#stamp = weights && firstStamp(federation, this.weights);
@@ -265,24 +527,29 @@ export class Replica {
 
   #open(bytes, kind) {
     const reader = openEnvelope(bytes, kind);
-    demand(equalBytes(reader.take(6), this.#terms), 'other terms');
+    demand(equal(reader.take(6), this.#terms), 'other terms');
     return { reader, stamp: reader.take(3), round: reader.u32() };
   }
 
   readUpload(bytes) {
     const { reader, stamp, round } = this.#open(bytes, UPLOAD);
-    demand(round !== this.round || equalBytes(stamp, this.#stamp), 'another history');
-    return { round, update: readUpdate(reader, this.#ends) };
+    demand(round !== this.round || equal(stamp, this.#stamp), 'another history');
+    const update = readUpdate(reader, this.#model);
+    const zeros = new Float32Array(this.#model.n);
+    if (update.counts) zeros.fill(update.step);
+    else update.add(zeros);
+    demand(zeros.every((value) => Math.abs(value) <= MAX_UPLOAD), 'value of an upload above 2^64');
+    return { round, update };
   }
 
   #readBroadcast(bytes, expectedRound, expectedStamp) {
     const { reader, stamp, round } = this.#open(bytes, BROADCAST);
     demand(round === expectedRound, `broadcast of round ${round}, not ${expectedRound}`);
-    demand(equalBytes(stamp, expectedStamp), 'another history');
+    demand(equal(stamp, expectedStamp), 'another history');
     const counted = reader.ids(), limited = reader.u8();
     demand(limited <= 1, 'unknown kind of invitation');
-    const invited = limited ? reader.ids() : null, update = readUpdate(reader, this.#ends);
-    demand(update.codec <= 5, 'a broadcast has a codec up to 5');
+    const invited = limited ? reader.ids() : null, update = readUpdate(reader, this.#model);
+    demand(update.codec !== 6 && update.codec !== 7, 'codecs 6 and 7 are for catch-ups');
     return { round, counted, invited, update, nextStamp: bytes.slice(-4, -1) };
   }
 
@@ -302,10 +569,11 @@ export class Replica {
     demand(since === this.round, 'catch-up from another round');
     demand(!counted || since >= 0, 'no upload to count');
     demand(mode === MODEL || this.weights, 'a replica without weights needs a model');
-    demand(mode === MODEL || equalBytes(stamp, this.#stamp), 'another history');
+    demand(mode === MODEL || equal(stamp, this.#stamp), 'another history');
     let newStamp = stamp;
     if (mode === REPLAY) {
       demand(!counted, 'a replay says itself what was counted');
+      demand(reader.left <= 8 * this.#model.n + 4096, 'replay longer than a model');
       const broadcasts = [];
       for (let at = since; at < round; at++) {
         const data = reader.take(reader.count(reader.left, 'length'));
@@ -316,14 +584,14 @@ export class Replica {
       broadcasts.forEach(({ update }) => this.applyUpdate(update));
     } else if (mode === SUM) {
       newStamp = reader.take(3);
-      const update = readUpdate(reader, this.#ends);
+      const update = readUpdate(reader, this.#model);
       demand(update.codec === 6 || update.codec === 7, 'a sum has codec 6 or 7');
       this.applyUpdate(update);
     } else {
       demand(mode === MODEL, 'unknown mode');
-      const size = this.#ends.at(-1) ?? 0;
-      const model = readUpdate(new Reader(reader.take(1 + 4 * size)), this.#ends);
-      const tally = reader.left ? readUpdate(reader, this.#ends) : null;
+      const { n } = this.#model;
+      const model = readUpdate(new Reader(reader.take(1 + 4 * n)), this.#model);
+      const tally = reader.left ? readUpdate(reader, this.#model) : null;
       demand(model.codec === 1 && (!tally || tally.codec === 7), 'a model has codecs 1 and 7');
       this.weights = model.values;
       this.#base = null;
@@ -334,7 +602,7 @@ export class Replica {
     return { since, round, mode, counted };
   }
 
-  applyUpdate({ positions, values, step, counts }) {
+  applyUpdate({ add, nothing, step, counts }) {
     if (counts) {
       if (!this.#base || this.#step !== step) {
         this.#base = this.weights.slice();
@@ -345,9 +613,8 @@ export class Replica {
         this.#counts[i] += count;
         this.weights[i] = this.#base[i] + step * this.#counts[i];
       });
-    } else if (values.length > 0) {
-      // Rounding the binary64 sum of two binary32 numbers is the binary32 sum.
-      values.forEach((value, i) => this.weights[positions ? positions[i] : i] += value);
+    } else if (!nothing) {
+      add(this.weights);
       this.#base = null;
     }
   }
