@@ -222,7 +222,7 @@ function readTurns(reader) {
 
 function readSeries(reader, model) {
   const flags = reader.u8();
-  demand(flags < 8 && (flags & 3) !== 2, 'unknown flags');
+  demand(flags < 8 && (!(flags & 2) || (flags & 1 && model.ends.length > 1)), 'unknown flags');
   return { ...readTouches(reader, model, flags, readTurns(reader)), nothing: false };
 }
 
@@ -364,8 +364,11 @@ function leftFactor(seed, first, rows, rank) {
 
 function readLowRank(reader, { matrices }, bySeed) {
   const seed = bySeed && reader.u64();
-  const ranks = matrices.map(({ rows, columns }) =>
-    reader.count(Math.min(rows, columns, MAX_RANK) + 1, '1 + rank') - 1);
+  const ranks = matrices.map(({ rows, columns }) => {
+    const rank = reader.count(MAX_RANK + 1, '1 + rank') - 1;
+    demand(rank === WHOLE || rank * (rows + columns) < rows * columns, 'factors longer than a tensor');
+    return rank;
+  });
   let signs = 0;
   const parts = matrices.map(({ start, rows, columns }, i) => {
     const rank = ranks[i];
@@ -376,13 +379,16 @@ function readLowRank(reader, { matrices }, bySeed) {
   });
   const addPart = (weights, { start, values, rows, columns, rank, left, right }) => {
     values?.forEach((value, i) => weights[start + i] += value);
+    if (values) return;
+    const product = new Float32Array(rows * columns);
     for (let c = 0; c < rank; c++) {
       for (let i = 0; i < rows; i++) {
         for (let j = 0; j < columns; j++) {
-          weights[start + i * columns + j] += f32(left[c * rows + i] * right[c * columns + j]);
+          product[i * columns + j] += f32(left[c * rows + i] * right[c * columns + j]);
         }
       }
     }
+    product.forEach((value, i) => weights[start + i] += value);
   };
   return { add: (weights) => parts.forEach((part) => addPart(weights, part)) };
 }

@@ -17,6 +17,7 @@ pytest.importorskip("sklearn")
 from typer.testing import CliRunner
 
 from fedtern.cli import app
+from fedtern.methods import METHODS
 
 QUICK = [
     "--iterations",
@@ -85,7 +86,14 @@ def test_tasks_methods_and_splits_are_listed(fedtern, tmp_path):
     }
     assert found["vgg11s-cifar10"] == 865_482
     assert "cnn-kws" in fedtern("tasks").stdout
-    assert "p_up=0.0025" in fedtern("methods").stdout
+    listed = fedtern("methods").stdout.splitlines()
+    assert len(listed) == 1 + len(METHODS)  # one line each
+    stc = next(line for line in listed if line.startswith("stc "))
+    assert all(word in stc for word in ("p_up=1/400", "Sattler et al., 2019", "error feedback"))
+    explained = fedtern("methods", "dgc").stdout
+    assert "@inproceedings{lin2018deep" in explained
+    assert "fedtern.memory.MomentumCorrection.rate" in explained
+    assert json.loads(fedtern("methods", "qsgd", "--json").stdout)["what is lost"] == "unbiased"
     pytest.importorskip("matplotlib")
     result = fedtern("split", "--clients", "20", "--classes-per-client", "2", "--plot", "s.png")
     assert "20 clients hold 75 to 75 examples each" in result.stdout

@@ -14,8 +14,17 @@ from hypothesis import strategies as st
 
 from checks import LAYOUT, METHODS, pair, random_vector, same, trained, vectors
 from fedtern import METHODS as BY_NAME
-from fedtern import Layout, Method, NonFiniteError, register_method, sgd
+from fedtern import DecodeError, Layout, Method, NonFiniteError, register_method, sgd
+from fedtern.aggregate import Mean
 from fedtern.analytic import bits
+from fedtern.codecs import (
+    EliasCodec,
+    LowRankCodec,
+    PowersCodec,
+    SketchedCodec,
+    TensorSignsCodec,
+    TritsCodec,
+)
 from fedtern.compressors import (
     ScaledSign,
     Sketch,
@@ -31,7 +40,7 @@ from fedtern.compressors import (
 from fedtern.compressors.lowrank import atom_chances
 from fedtern.memory import OBSERVED, MomentumCorrection, PowerIteration, Unambiguous
 from fedtern.memory.variance import powers_of_two
-from fedtern.updates import Sparse, Ternary
+from fedtern.updates import Dense, LowRank, Sparse, Ternary
 
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
@@ -452,3 +461,53 @@ def test_a_method_cannot_be_registered_twice_by_accident():
         assert same(BY_NAME["mine"](), sgd())
     finally:
         BY_NAME.pop("mine", None)
+
+
+# What a hostile or an empty model must not do ----------------------------------------------------
+
+
+def test_factors_that_cancel_do_not_wipe_out_other_uploads():
+    """Both outer products are huge; their sum is nothing, and that is what it adds."""
+    layout = Layout(("w",), ((8, 8),))
+    honest = Dense(np.ones(64, np.float32))
+    left, right = np.ones((2, 8), np.float32), np.full((2, 8), 2.0**80, np.float32)
+    right[1] *= -1
+    evil = LowRank(((8, 8),), (2,), np.concatenate([left.reshape(-1), right.reshape(-1)]))
+    assert LowRankCodec().decode(LowRankCodec().encode(evil, layout), layout).size == 64
+    assert Mean().combine([honest, evil], [1, 1]).tolist() == [0.5] * 64
+
+
+@pytest.mark.parametrize("layout", [Layout((), ()), Layout.flat(0), Layout.flat(1)])
+@every_method
+def test_models_of_next_to_nothing_work(method, layout):
+    x = np.full(layout.size, 0.5, np.float32)
+    update, _ = method.up.memory.step(x, {}, layout, rng())
+    data = method.up.codec.encode(update, layout)
+    assert method.up.codec.decode(data, layout).to_dense().shape == (layout.size,)
+
+
+def test_values_next_to_nothing_are_rounded_like_others():
+    x = np.float32([1e-38, 0, -3e-39])
+    update = StochasticLevels(7, 512).compress(x, Layout.flat(3), rng())
+    assert np.abs(update.levels).max() <= 7
+    assert EliasCodec().decode(EliasCodec().encode(update, Layout.flat(3)), Layout.flat(3))
+
+
+REFUSED = {
+    "a bucket larger than the model": (EliasCodec, "0b01016b67cd494501e503", 43),
+    "a bucket in a model of nothing": (EliasCodec, "0b000101", 0),
+    "a level of a scale of zero": (EliasCodec, "0b000100000000000b", 1),
+    "more steps than there can be": (EliasCodec, "0b00ffffff0700cdcccc3d00", 1),
+    "a negative scale": (TensorSignsCodec, "0c000080bf01", 1),
+    "a trit out of range": (TritsCodec, "0a0000803fffffff07", 1),
+    "a rank that does not pay": (LowRankCodec, "0d02" + 2 * "0000803f", 1),
+    "a low above its high": (SketchedCodec, "10" + 16 * "0" + "01010000803f" + 10 * "0", 1),
+    "an exponent of nobody": (PowersCodec, "110005", 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_payloads_that_break_a_rule_are_refused(reason):
+    codec, data, size = REFUSED[reason]
+    with pytest.raises(DecodeError):
+        codec().decode(bytes.fromhex(data), Layout.flat(size))

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import fedtern  # noqa: E402
+from fedtern import METHODS as BY_NAME  # noqa: E402
 from fedtern import Layout, Snapshot, fedavg, sgd, signsgd, stc, topk  # noqa: E402
 from fedtern.data import Dataset  # noqa: E402
 from fedtern.engines.local import Federation, Round, rounds_of  # noqa: E402
@@ -29,6 +30,14 @@ METHODS = {
     "topk": topk(0.01),
     "stc": stc(0.01, 0.01),
     "stc-delay": stc(0.01, 0.01, local_steps=4, scope="tensor"),
+    "sbc": BY_NAME["sbc"](local_steps=2),
+    "dgc": BY_NAME["dgc"](0.01, warmup=1),
+    "variance": BY_NAME["variance"](),
+    "qsgd": BY_NAME["qsgd"](),
+    "powersgd": BY_NAME["powersgd"](),
+    "structured": BY_NAME["structured"](local_steps=3),
+    "structured-rank": BY_NAME["structured"](rank=2, local_steps=2),
+    "sketched": BY_NAME["sketched"](local_steps=1),
 }
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
@@ -280,3 +289,47 @@ def test_states_forget_what_is_replaced():
     states.put(0, {})
     assert states.get(0) == {}
     assert [client for client, _ in states.items()] == [1, 2, 3, 4]
+
+
+def test_training_keeps_to_the_subspace_it_is_given():
+    def only_ten(step: np.ndarray) -> None:
+        step[10:] = 0
+
+    flat = FlatModel(TASK.build(0))
+    before = flat.weights
+    batches = [(torch.randn(8, 64), torch.arange(8)) for _ in range(3)]
+    flat.train(batches, 0.1, 0.9, 1e-3, restrict=only_ten)
+    moved = flat.weights != before
+    assert moved[:10].any()
+    assert not moved[10:].any()
+
+
+def test_looking_at_each_example_gives_the_same_gradient_and_its_second_moments():
+    torch.manual_seed(0)
+    batch = torch.randn(6, 64), torch.tensor([0, 1, 2, 3, 4, 0])
+    whole, single = FlatModel(TASK.build(0)), FlatModel(TASK.build(0))
+    start = whole.weights
+    assert whole.train([batch], 0.1).moments is None
+    moments = single.train([batch], 0.1, observe=True).moments
+    assert np.allclose(whole.weights, single.weights, atol=1e-6)
+    each = []
+    for i in range(6):
+        alone = FlatModel(TASK.build(0))
+        alone.train([(batch[0][i : i + 1], batch[1][i : i + 1])], 0.1)
+        each.append((alone.weights - start) / 6)
+    assert np.allclose(moments, np.square(each).sum(axis=0), atol=1e-9)
+
+
+def test_momentum_is_kept_masked_or_left_to_the_memory(digits):
+    everyone = Environment(clients=4, participation=1.0, classes_per_client=2)
+    velocity = "training.velocity"
+    kept, masked, own = (
+        make(digits, method, environment=everyone)
+        for method in (stc(0.5, 0.5), BY_NAME["sbc"](0.5, local_steps=1), BY_NAME["dgc"](0.5))
+    )
+    for federation in (kept, masked, own):
+        federation.step()
+    assert np.count_nonzero(kept._states.get(0)[velocity] == 0) < 2000
+    assert np.count_nonzero(masked._states.get(0)[velocity] == 0) > 400
+    assert velocity not in own._states.get(0)
+    assert own._states.get(0)["velocity"].any()

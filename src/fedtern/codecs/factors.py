@@ -81,8 +81,8 @@ def _read_ranks(reader: Reader, sides: Sides) -> tuple[int, ...]:
     ranks = []
     for rows, columns in sides:
         rank = reader.varint() - 1
-        if rank != WHOLE and rank > min(rows, columns, _MOST_RANK):
-            raise DecodeError(f"a matrix of {rows} by {columns} cannot have rank {rank}")
+        if rank != WHOLE and (rank > _MOST_RANK or rank * (rows + columns) >= rows * columns):
+            raise DecodeError(f"a matrix of {rows} by {columns} is not sent by {rank} factors")
         ranks.append(rank)
     return tuple(ranks)
 

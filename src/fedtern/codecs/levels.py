@@ -38,9 +38,8 @@ class TritsCodec:
         """1.588 bits a parameter, and four bytes a tensor."""
         levels = _of_one_step(update, layout)
         groups = -(-layout.size // _GROUP)
-        trits = np.ones(groups * _GROUP, np.int64)  # a level of zero
+        trits = np.zeros(groups * _GROUP, np.int64)
         trits[: layout.size] = levels.levels + 1
-        trits[layout.size :] = 0
         packed = np.zeros((groups * _WIDTH + 7) // 8, np.uint8)
         numbers = trits.reshape(groups, _GROUP) @ _POWERS
         pack_levels(numbers.astype(np.int32), _WIDTH, packed)
@@ -120,9 +119,11 @@ class EliasCodec:
         steps, bucket = reader.varint(), reader.varint()
         if not 1 <= steps <= _MOST_STEPS:
             raise DecodeError(f"expected from 1 to {_MOST_STEPS} steps, got {steps}")
-        if 4 * -(-layout.size // bucket if bucket else 0) > reader.left:
-            raise DecodeError(f"message is too short for buckets of {bucket}")
-        ends = bucket_ends(layout.size, min(bucket, layout.size)) if bucket else layout.ends
+        if bucket > layout.size or (bucket and 4 * -(-layout.size // bucket) > reader.left):
+            raise DecodeError(f"buckets of {bucket} do not fit the model, or the message")
+        ends = bucket_ends(layout.size, bucket) if bucket else layout.ends
+        if bucket and np.array_equal(ends, layout.ends):
+            raise DecodeError("buckets that are the tensors are written as 0")
         scales = _read_scales(reader, ends.size)
         count = reader.varint() if flags else layout.size
         if count > min(layout.size, 8 * reader.left):

@@ -52,7 +52,8 @@ class SeriesCodec:
         """Touches in the order in which they have to be added."""
         reader = open_payload(data, self.id)
         flags = reader.byte()
-        if flags > _TERNARY | _PER_TENSOR | _NESTED or flags & 3 == _PER_TENSOR:
+        lone = flags & _PER_TENSOR and not (flags & _TERNARY and layout.ends.size > 1)
+        if flags > _TERNARY | _PER_TENSOR | _NESTED or lone:
             raise DecodeError(f"unknown flags {flags:#04x}")
         turns = _read_turns(reader)
         count = read_count(reader, layout.size)

@@ -14,7 +14,6 @@ from fedtern.updates import Levels
 from fedtern.updates.levels import bucket_ends
 
 Norm = Literal["l2", "max"]
-_TINY = np.finfo(np.float32).tiny
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class StochasticLevels:
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Levels:
         """Eq. 4.3 of the publication, bucket by bucket of the flat vector."""
         check_finite(x, layout)
-        ends = bucket_ends(x.size, self.bucket)
+        ends = bucket_ends(x.size, self.bucket) if x.size else layout.ends
         lengths = np.diff(ends, prepend=0)
         starts = ends - lengths
         magnitudes = np.abs(x)
@@ -97,8 +96,9 @@ class StochasticLevels:
             scales = np.sqrt(squares).astype(np.float32)
         if scales.max(initial=0) > LARGEST:
             raise layout.refuse(int(magnitudes.argmax()), float(magnitudes.max()))
-        units = np.where(scales > 0, np.float32(self.steps) / np.maximum(scales, _TINY), 0)
-        exact = magnitudes * np.repeat(units.astype(np.float32), lengths)
+        # A bucket of zeros has a scale of zero; nothing by anything else stays nothing.
+        exact = magnitudes / np.repeat(np.where(scales > 0, scales, np.float32(1)), lengths)
+        exact *= np.float32(self.steps)
         exact += rng.random(x.size, np.float32)
         levels = np.minimum(exact, np.float32(self.steps)).astype(np.int32)
         levels[x < 0] *= -1

@@ -44,10 +44,14 @@ class SpectralAtoms:
             )
             chances = atom_chances(sizes, self.rank)
             drawn = np.flatnonzero(rng.random(sizes.size) < chances)
-            ranks.append(drawn.size)
-            parts.append(lefts.T[drawn].reshape(-1).astype(np.float32))
             scaled = rights[drawn] * (sizes[drawn] / chances[drawn])[:, None]
-            parts.append(scaled.reshape(-1).astype(np.float32))
+            factors = [lefts.T[drawn], scaled]
+            if drawn.size * (rows + columns) >= rows * columns:  # their product is shorter
+                ranks.append(WHOLE)
+                factors = [lefts[:, drawn] @ scaled]
+            else:
+                ranks.append(drawn.size)
+            parts += [factor.reshape(-1).astype(np.float32) for factor in factors]
         return LowRank(sides, tuple(ranks), np.concatenate(parts))
 
 
@@ -130,5 +134,5 @@ def check_rank(rank: int) -> int:
 def _tensors(
     x: Vector, layout: Layout, sides: tuple[tuple[int, int], ...], rank: int
 ) -> list[tuple[tuple[int, int], int, Vector]]:
-    parts = np.split(x, layout.ends[:-1])
+    parts = [part.reshape(-1) for part in layout.unflatten(x).values()]
     return list(zip(sides, ranks_within(sides, rank), parts, strict=True))

@@ -51,7 +51,7 @@ class ScaledSign:
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Levels:
         """The sign of zero is plus: error feedback takes back what that adds."""
         check_finite(x, layout)
-        parts = np.split(np.abs(x), layout.ends[:-1])
+        parts = layout.unflatten(np.abs(x)).values()
         scales = np.array([mean_of(part) for part in parts], np.float32)
         levels = np.where(x < 0, np.int32(-1), np.int32(1))
         return Levels(x.size, levels, scales, layout.ends, 1)

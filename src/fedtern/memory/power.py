@@ -42,10 +42,10 @@ class PowerIteration:
             count = sum(r * n for (_, n), r in zip(sides, ranks, strict=True) if r != WHOLE)
             query = rng.standard_normal(count, np.float32)
         parts, at = [np.empty(0, np.float32)], 0
-        tensors = np.split(target, layout.ends[:-1])
+        tensors = layout.unflatten(target).values()
         for (rows, columns), rank, part in zip(sides, ranks, tensors, strict=True):
             if rank == WHOLE:
-                parts.append(part.copy())
+                parts.append(part.reshape(-1).copy())
                 continue
             matrix = part.reshape(rows, columns)
             right = query[at : at + rank * columns].reshape(rank, columns)

@@ -48,9 +48,11 @@ class LowRank:
             if rank == WHOLE:
                 view += np.float32(scale) * part
                 continue
-            left, right = split_factors(part, rows, rank)
-            for u, v in zip(left, right, strict=True):
-                view.reshape(rows, columns)[...] += np.multiply.outer(np.float32(scale) * u, v)
+            # Added as one: what two ranks do to each other is nobody else's business.
+            product = np.zeros((rows, columns), np.float32)
+            for u, v in zip(*split_factors(part, rows, rank), strict=True):
+                product += np.multiply.outer(u, v)
+            view += np.float32(scale) * product.reshape(-1)
 
     def parts(self) -> Iterator[tuple[tuple[int, int], int, Vector]]:
         """Each tensor's sides, rank and values."""
@@ -81,7 +83,7 @@ class Projected:
     @cached_property
     def product(self) -> LowRank:
         """The same with both factors."""
-        parts, at = [], 0
+        parts, at = [np.empty(0, np.float32)], 0
         lefts = random_lefts(self.sides, self.ranks, self.seed)
         for (rows, columns), rank, left in zip(self.sides, self.ranks, lefts, strict=True):
             length = rows * columns if rank == WHOLE else rank * columns
