@@ -76,7 +76,10 @@ class FlatModel:
         speed = None if velocity is None else torch.tensor(velocity, device=self.flat.device)
         device = self.flat.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
+            # Not torch.manual_seed: where there is no GPU, it keeps a stack trace of every call.
+            torch.default_generator.manual_seed(seed)
+            if device.type == "cuda":
+                torch.cuda.manual_seed(seed)
             moments = torch.zeros_like(self.flat) if observe else None
             for inputs, labels in batches:
                 if moments is None:
