@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtern.codecs.codec import expect, open_payload
 from fedtern.codecs.golomb import decode_positions, encode_positions, read_count
@@ -147,8 +149,7 @@ class PowersCodec:
         sparse = expect(update, Sparse)
         tensors = segment_of(sparse.indices, layout.ends)
         fractions, exponents = np.frexp(np.abs(sparse.values))
-        tops = np.zeros(layout.ends.size, np.int64)
-        np.maximum.at(tops, tensors, exponents + _BIAS)
+        tops = _largest(exponents + _BIAS, sparse.indices, layout.ends)
         below = tops[tensors] - (exponents + _BIAS)
         if (fractions != 0.5).any() or (below > 7).any() or (exponents <= -_BIAS).any():
             raise TypeError("this codec writes powers of two within 2**7 of each other")
@@ -170,9 +171,11 @@ class PowersCodec:
         indices = decode_positions(reader, count, layout.size)
         tensors = segment_of(indices, layout.ends)
         exponents = tops[tensors] - below
-        largest = np.zeros_like(tops)
-        np.maximum.at(largest, tensors, exponents)
-        if not np.array_equal(largest, tops) or (exponents < 1).any() or (tops > _TOP).any():
+        if (
+            not np.array_equal(_largest(exponents, indices, layout.ends), tops)
+            or (exponents < 1).any()
+            or (tops > _TOP).any()
+        ):
             raise DecodeError("an exponent is out of range, or not that of a largest value")
         values = np.ldexp(np.where(signs, np.float32(0.5), np.float32(-0.5)), exponents - _BIAS)
         return Sparse(layout.size, indices, values.astype(np.float32))
@@ -198,3 +201,11 @@ class ExactCodec:
         if data[:1] == bytes([SparseCodec.id]):
             return SparseCodec().decode(data, layout)
         return DenseCodec().decode(data, layout)
+
+
+def _largest(
+    values: NDArray[Any], indices: NDArray[np.int64], ends: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The largest of the values in each segment; 0 where there is none."""
+    cuts = [0, *np.searchsorted(indices, ends).tolist()]
+    return np.array([values[a:b].max(initial=0) for a, b in pairwise(cuts)], np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -12,9 +13,11 @@ from fedtern.compressors import check_finite
 from fedtern.layout import Layout, Vector
 from fedtern.memory.feedback import return_to_residual, with_residual
 from fedtern.memory.memory import OBSERVED, State
-from fedtern.updates import Sparse, Update, segment_of
+from fedtern.updates import Sparse, Update
 
-_LOWEST = 2.0**-126
+# A float32 without its sign: eight bits of exponent, 23 of mantissa.
+_MAGNITUDE, _EXPONENT = np.int32(0x7FFFFFFF), np.int32(0x7F800000)
+_HALF, _SEVEN = np.int32(1 << 22), np.int32(7 << 23)
 
 
 @dataclass(frozen=True)
@@ -86,22 +89,17 @@ def powers_of_two(x: Vector, indices: NDArray[np.int64], layout: Layout) -> Spar
     array([ 4., -4.,  0.,  0.,  1.], dtype=float32)
     """
     values = x[indices]
-    magnitudes = np.abs(values).astype(np.float64)
-    tensors = segment_of(indices, layout.ends)
-    tops = np.full(layout.ends.size, _LOWEST)
-    np.maximum.at(tops, tensors, magnitudes)
-    lower = _power_below(magnitudes)
-    rounded = np.where(magnitudes < 1.5 * lower, lower, 2 * lower)
-    most = _power_below(tops)[tensors]
+    bits = values.view(np.int32) & _MAGNITUDE
+    # Half of the mantissa's range added, what passes it is carried into the exponent.
+    rounded = (bits + _HALF) & _EXPONENT
+    cuts = np.searchsorted(indices, layout.ends)
+    largest = [bits[a:b].max(initial=0) & _EXPONENT for a, b in pairwise([0, *cuts.tolist()])]
+    most = np.repeat(np.array(largest, np.int32), np.diff(cuts, prepend=0))
     rounded = np.minimum(rounded, most)
-    kept = (rounded * 128 >= most) & (rounded >= _LOWEST)
-    sent = np.copysign(rounded[kept], values[kept]).astype(np.float32)
+    kept = (rounded >= most - _SEVEN) & (rounded > 0)
+    sent = np.copysign(rounded[kept].view(np.float32), values[kept])
     return Sparse(x.size, indices[kept], sent)
 
 
 def _bounded(delta: Vector) -> Vector:
     return np.clip(delta, -(2.0**60), 2.0**60)  # whose square is a float32
-
-
-def _power_below(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.ldexp(0.5, np.frexp(values)[1])
