@@ -1,0 +1,102 @@
+"""What a person sees while a grid of runs trains."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedtern.cli.progress import summary
+from fedtern.experiments import Experiment, open_run
+
+_HEARTBEAT = 60.0  # seconds without a word, where there is no bar
+
+
+class GridWatch:
+    """A live bar over all cells on a terminal; elsewhere a line for each that has ended."""
+
+    def __init__(
+        self, total: int, missing: Sequence[Experiment], out: Path, quiet: bool = False
+    ) -> None:
+        self.total, self.out, self.quiet = total, out, quiet
+        self.ready = total - len(missing)
+        self._iterations = {cell.digest: 0 for cell in missing}
+        self._all = sum(cell.iterations for cell in missing)
+        self._running: dict[str, str] = {}
+        self._begun: dict[str, int] = {}  # where cells were when they were taken up
+        self._begin = self._said = time.monotonic()
+        self._live = sys.stderr.isatty() and not quiet
+        self._bar = Progress(
+            TextColumn("{task.percentage:>3.0f}%"),
+            BarColumn(bar_width=10),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f} iterations"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[state]}"),
+            console=Console(stderr=True),
+            disable=not self._live,
+            speed_estimate_period=600,
+        )
+        self._task = self._bar.add_task("", total=self._all, state=self._state())
+
+    def __enter__(self) -> GridWatch:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._bar.stop()
+
+    def started(self, cell: Experiment) -> None:
+        """A worker has been given a cell."""
+        self._running[cell.digest] = cell.title
+        self._show()
+
+    def moved(self, cell: Experiment, iteration: int) -> None:
+        """A cell has come so far."""
+        self._begun.setdefault(cell.digest, iteration)
+        self._iterations[cell.digest] = min(iteration, cell.iterations)
+        self._show()
+        if time.monotonic() - self._said > _HEARTBEAT:
+            self._say(f"{self._state()}, {self._left()}")
+
+    def ended(self, cell: Experiment, error: str | None) -> None:
+        """A cell is finished, was stopped, or failed."""
+        self._running.pop(cell.digest, None)
+        run = open_run(cell, self.out)
+        if error is not None:
+            self._say(f"{cell.title} failed: {error}")
+        elif run.finished():
+            self.ready += 1
+            self._begun.setdefault(cell.digest, 0)
+            self._iterations[cell.digest] = cell.iterations
+            self._say(f"{self.ready}/{self.total}  {cell.title}: {summary(run.rounds()[-1])}")
+        self._show()
+
+    def _state(self) -> str:
+        running = f": {', '.join(self._running.values())}" if self._running else ""
+        return f"{self.ready}/{self.total} runs{running}"
+
+    def _left(self) -> str:
+        """How long it will take from here, going by how long it took so far."""
+        done = sum(self._iterations.values())
+        made = done - sum(self._begun.values())
+        if made <= 0:
+            return "time left unknown"
+        seconds = (time.monotonic() - self._begin) * (self._all - done) / made
+        return f"about {timedelta(seconds=round(seconds))} left"
+
+    def _show(self) -> None:
+        done = sum(self._iterations.values())
+        self._bar.update(self._task, completed=done, state=self._state())
+
+    def _say(self, line: str) -> None:
+        self._said = time.monotonic()
+        if self._live:
+            self._bar.console.print(line, highlight=False, markup=False)
+        elif not self.quiet:
+            typer.echo(line, err=True)
