@@ -6,14 +6,14 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedtern.cli.progress import summary
-from fedtern.experiments import Experiment, open_run
+from fedtern.experiments import Experiment
+from fedtern.reproduce import Results
 
 _HEARTBEAT = 60.0  # seconds without a word, where there is no bar
 
@@ -22,9 +22,9 @@ class GridWatch:
     """A live bar over all cells on a terminal; elsewhere a line for each that has ended."""
 
     def __init__(
-        self, total: int, missing: Sequence[Experiment], out: Path, quiet: bool = False
+        self, total: int, missing: Sequence[Experiment], results: Results, quiet: bool = False
     ) -> None:
-        self.total, self.out, self.quiet = total, out, quiet
+        self.total, self.results, self.quiet = total, results, quiet
         self.ready = total - len(missing)
         self._iterations = {cell.digest: 0 for cell in missing}
         self._all = sum(cell.iterations for cell in missing)
@@ -67,14 +67,13 @@ class GridWatch:
     def ended(self, cell: Experiment, error: str | None) -> None:
         """A cell is finished, was stopped, or failed."""
         self._running.pop(cell.digest, None)
-        run = open_run(cell, self.out)
         if error is not None:
             self._say(f"{cell.title} failed: {error}")
-        elif run.finished():
+        elif rounds := self.results.rounds(cell):
             self.ready += 1
             self._begun.setdefault(cell.digest, 0)
             self._iterations[cell.digest] = cell.iterations
-            self._say(f"{self.ready}/{self.total}  {cell.title}: {summary(run.rounds()[-1])}")
+            self._say(f"{self.ready}/{self.total}  {cell.title}: {summary(rounds[-1])}")
         self._show()
 
     def _state(self) -> str:

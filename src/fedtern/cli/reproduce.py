@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +21,8 @@ from fedtern.cli.session import checkpoint_seconds, command_line, interruptible
 from fedtern.errors import MissingExtraError
 from fedtern.experiments import Experiment
 from fedtern.names import look_up
-from fedtern.reproduce import ARTEFACTS, Artefact, Results, Settings, Table, run_cells, unfinished
+from fedtern.report.words import listed as listing
+from fedtern.reproduce import ARTEFACTS, Artefact, Results, Settings, Table, run_cells
 from fedtern.reproduce.outputs import write_pictures, write_table
 
 
@@ -51,15 +54,12 @@ def reproduce(
     with one_sentence():
         chosen = look_up(artefact, ARTEFACTS, "artefact")
         settings = Settings(task, seeds, iterations, quick, tuple(method or ()))
-        cells = chosen.cells(settings)
-        failed = _run(cells, out, workers, data_dir, quiet=as_json)
-        made, written = _make(chosen, settings, Results(out), results)
-    if as_json:
-        where = {"files": [str(path) for path in written], "failed": failed}
-        typer.echo(json.dumps({"artefact": chosen.name, "rows": made.values, **where}))
-    else:
-        _print(made, settings)
-        typer.echo(f"written: {', '.join(map(str, written))}")
+        cells, found = chosen.cells(settings), Results(out)
+        failed = _run(cells, found, workers, data_dir, quiet=as_json)
+        # Nothing at all is no reason to replace what an earlier command may have written.
+        if any(found.run(cell) for cell in cells):
+            made, written = _make(chosen, settings, found, results)
+            _show(chosen, settings, made, written, as_json)
     _complain(cells, failed)
 
 
@@ -79,23 +79,19 @@ def _list(as_json: bool) -> None:
 
 def _run(
     cells: Sequence[Experiment],
-    out: Path,
+    found: Results,
     workers: int | None,
     data_dir: Path | None,
     *,
     quiet: bool,
 ) -> dict[str, str]:
     """Run what is missing and show how far it is; the errors of cells that failed."""
-    missing = unfinished(cells, out)
-    if not missing:
-        return {}
-    with (
-        interruptible() as interrupts,
-        GridWatch(len({cell.digest for cell in cells}), missing, out, quiet=quiet) as watch,
-    ):
+    missing = found.missing(cells)
+    total = len({cell.digest for cell in cells})
+    with interruptible() as interrupts, GridWatch(total, missing, found, quiet=quiet) as watch:
         failed = run_cells(
             missing,
-            out,
+            found.out,
             workers=workers,
             data_dir=data_dir,
             checkpoint_seconds=checkpoint_seconds(),
@@ -121,12 +117,24 @@ def _make(
         typer.echo(f"no picture: {error}", err=True)
         pictures = []
     made = artefact.table(settings, found)
+    if absent := [cell.title for cell in found.missing(artefact.cells(settings))]:
+        made = replace(
+            made, notes=[f"Missing, because they failed: {listing(absent)}.", *made.notes]
+        )
     lead = f"{settings.note}\n\n```sh\n{command_line()}\n```"
     return made, write_table(made, stem, lead=lead, pictures=pictures) + pictures
 
 
-def _print(made: Table, settings: Settings) -> None:
-    typer.echo(f"{made.title}: {settings.note}")
+def _show(
+    artefact: Artefact, settings: Settings, made: Table, written: list[Path], as_json: bool
+) -> None:
+    if as_json:
+        files = [str(path) for path in written]
+        # JSON has no infinity, which is how many times less nothing is.
+        rows = [{k: None if v == math.inf else v for k, v in row.items()} for row in made.values]
+        typer.echo(json.dumps({"artefact": artefact.name, "rows": rows, "files": files}))
+        return
+    typer.echo(f"{made.title}\n{settings.note}")
     if made.shown:
         table = RichTable(*made.shown[0], box=None, pad_edge=False)
         for column in table.columns[1:]:
@@ -136,6 +144,7 @@ def _print(made: Table, settings: Settings) -> None:
         _console().print(table)
     for note in made.notes:
         typer.echo(f"- {note}")
+    typer.echo(f"written: {', '.join(map(str, written))}")
 
 
 def _complain(cells: Sequence[Experiment], failed: dict[str, str]) -> None:

@@ -6,8 +6,9 @@ Adding one is a module and a row of ``ARTEFACTS``.
 from __future__ import annotations
 
 from fedtern.reproduce import table1
-from fedtern.reproduce.artefact import Artefact, Results, Settings, Table
-from fedtern.reproduce.grid import run_cells, unfinished
+from fedtern.reproduce.artefact import Artefact, Settings, Table
+from fedtern.reproduce.grid import run_cells
+from fedtern.reproduce.results import Results
 
 ARTEFACTS: dict[str, Artefact] = {
     artefact.name: artefact
@@ -30,5 +31,4 @@ __all__ = [
     "Settings",
     "Table",
     "run_cells",
-    "unfinished",
 ]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from fedtern.engines.local import Round
 from fedtern.environment import Environment
-from fedtern.experiments import Experiment, open_run
+from fedtern.experiments import Experiment
+from fedtern.reproduce.results import Results
 from fedtern.training.tasks import get_task
 
 
@@ -57,18 +56,6 @@ class Settings:
     ) -> Experiment:
         """One cell: the task with a method in an environment."""
         return Experiment.of(self.task, method, environment, iterations=self.planned, seed=seed)
-
-
-@dataclass(frozen=True)
-class Results:
-    """The runs of a grid under ``out``, those that are finished."""
-
-    out: Path
-
-    def rounds(self, cell: Experiment) -> list[Round]:
-        """Every evaluation of a cell; none if it is not finished."""
-        run = open_run(cell, self.out)
-        return run.rounds() if run.finished() else []
 
 
 @dataclass(frozen=True)

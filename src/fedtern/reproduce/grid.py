@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Protocol
 
 from fedtern.errors import in_a_sentence
-from fedtern.experiments import Experiment, open_run
+from fedtern.experiments import Experiment
+from fedtern.reproduce.results import Results
 from fedtern.reproduce.workers import Ended, Orders, Worker
 
 _PATIENCE = 0.2  # seconds until a wish to stop is heard
@@ -42,12 +43,6 @@ class Nobody:
         """Look away."""
 
 
-def unfinished(cells: Iterable[Experiment], out: Path) -> list[Experiment]:
-    """The cells that are still to be run or finished, each once."""
-    each = {cell.digest: cell for cell in cells}
-    return [cell for cell in each.values() if not open_run(cell, out).finished()]
-
-
 def run_cells(
     cells: Sequence[Experiment],
     out: Path,
@@ -68,9 +63,7 @@ def run_cells(
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     seen = watch or Nobody()
-    waiting, failed = _with_data(unfinished(cells, out), data_dir)
-    for cell in (cell for cell in cells if cell.digest in failed):
-        seen.ended(cell, failed[cell.digest])
+    waiting, failed = _with_data(Results(out).missing(cells), data_dir)
     crew = _Crew(Orders(out.resolve(), data_dir, checkpoint_seconds, command), waiting, seen)
     try:
         crew.hire(min(workers or os.cpu_count() or 1, len(waiting)))

@@ -18,5 +18,7 @@ def look(rank: int) -> dict[str, Any]:
     {'color': '#D55E00', 'linestyle': '-', 'marker': 's'}
     """
     found = style(rank)
-    dash, symbol = _DASHES[found.dash], _SYMBOLS[found.symbol]
+    # Points have no dashes: where colours begin again, shapes begin one further.
+    symbol = _SYMBOLS[style(rank + rank // len(_SYMBOLS)).symbol]
+    dash = _DASHES[found.dash]
     return {"color": found.colour, "linestyle": dash, "marker": symbol}

@@ -9,7 +9,8 @@ from typing import Any
 
 from fedtern.extras import require
 from fedtern.files import write_whole
-from fedtern.reproduce.artefact import Artefact, Results, Settings, Table
+from fedtern.reproduce.artefact import Artefact, Settings, Table
+from fedtern.reproduce.results import Results
 
 
 def to_csv(table: Table) -> str:

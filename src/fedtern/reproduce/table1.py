@@ -11,8 +11,9 @@ from fedtern.environment import Environment
 from fedtern.experiments import Experiment
 from fedtern.methods import METHODS
 from fedtern.report.words import digits, method_label
-from fedtern.reproduce.artefact import Results, Settings, Table
+from fedtern.reproduce.artefact import Settings, Table
 from fedtern.reproduce.looks import look
+from fedtern.reproduce.results import Results
 from fedtern.reproduce.verdicts import COMPRESSED, IID, NEAR, NON_IID, PAPER, STRONG, Key, Row
 
 BASELINE = "sgd"
@@ -150,8 +151,9 @@ def draw(settings: Settings, results: Results, figure: Any) -> None:
         xscale="log",
         xlabel=f"compression up: uncompressed bytes / bytes sent (dotted: ×{STRONG:g})",
         ylabel=f"accuracy in % (dotted: {100 * NEAR:g} points below uncompressed, non-iid)",
-        title=f"Table I, measured: {settings.note}\nfilled: iid, white: one class for each client",
+        title=f"Table I, measured (filled: iid, white: one class for each client)\n{settings.note}",
     )
+    axes.xaxis.set_major_formatter(lambda x, _place: f"×{x:g}")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -95,6 +96,7 @@ class Worker:
 def work(pipe: Connection, orders: Orders) -> None:
     """Run cells until there are no more; what a worker's process does."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the parent
     torch.set_num_threads(1)
     while (cell := pipe.recv()) is not None:
         try:
@@ -139,6 +141,8 @@ def _alone() -> Iterator[None]:
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, "1"))
     mask = getattr(signal, "pthread_sigmask", None)
+    if mask:
+        resource_tracker.ensure_running()  # or the first process to start would undo the mask
     ears = mask(signal.SIG_BLOCK, {signal.SIGINT}) if mask else None
     try:
         yield
