@@ -18,6 +18,7 @@ pytest.importorskip("sklearn")
 import torch
 
 from fedtern import Environment
+from fedtern.cli import grid
 from fedtern.experiments import Experiment, open_run
 from fedtern.files import Lock
 from fedtern.reproduce import Results, run_cells
@@ -102,12 +103,31 @@ def test_a_worker_that_is_killed_costs_its_cell_only_and_the_next_grid_goes_on(t
 
 def test_a_grid_that_is_stopped_is_saved_where_it_is(tmp_path):
     stop = []
-    long, other = cell(iterations=10**6), cell()
+    long, other = cell(iterations=10**6, evaluate_every=1), cell()
     watch = Witness(lambda: stop.append(True))
     run_cells([long, other], tmp_path, workers=1, stopped=lambda: bool(stop), watch=watch)
     assert (watch.begun, watch.errors) == ([long.digest], [None])
     assert open_run(long, tmp_path).checkpoint.exists()
-    assert Results(tmp_path).missing([long, other]) == [long, other]
+    found = Results(tmp_path)
+    assert found.missing([long, other]) == [long, other]
+    assert (found.rounds(long), found.reached(other)) == ([], 0)
+    assert found.reached(long) > 0
+
+
+def test_a_grid_that_takes_long_says_how_far_it_is_and_how_long_it_will_take(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(grid, "_HEARTBEAT", -1.0)
+    slow, failing = cell(iterations=100), cell(seed=1)
+    with grid.GridWatch(3, [slow, failing], Results(tmp_path)) as watch:
+        watch.started(slow)
+        watch.moved(slow, 0)
+        watch.moved(slow, 55)
+        watch.ended(failing, "no luck")
+    unknown, known, failed = capsys.readouterr().err.splitlines()
+    assert unknown == "1/3 runs: sgd clients=4 participation=1.0, time left unknown"
+    assert known == "1/3 runs: sgd clients=4 participation=1.0, about 0:00:00 left"
+    assert failed == "sgd clients=4 participation=1.0 seed=1 failed: no luck"
 
 
 def test_data_that_is_absent_is_one_error_for_each_cell_and_starts_nobody(tmp_path):

@@ -26,10 +26,10 @@ class GridWatch:
     ) -> None:
         self.total, self.results, self.quiet = total, results, quiet
         self.ready = total - len(missing)
-        self._iterations = {cell.digest: 0 for cell in missing}
+        self._iterations = {cell.digest: results.reached(cell) for cell in missing}
+        self._before = sum(self._iterations.values())
         self._all = sum(cell.iterations for cell in missing)
         self._running: dict[str, str] = {}
-        self._begun: dict[str, int] = {}  # where cells were when they were taken up
         self._begin = self._said = time.monotonic()
         self._live = sys.stderr.isatty() and not quiet
         self._bar = Progress(
@@ -39,10 +39,12 @@ class GridWatch:
             TimeRemainingColumn(),
             TextColumn("{task.fields[state]}"),
             console=Console(stderr=True),
-            disable=not self._live,
+            disable=not (self._live and missing),
             speed_estimate_period=600,
         )
-        self._task = self._bar.add_task("", total=self._all, state=self._state())
+        self._task = self._bar.add_task(
+            "", total=self._all, completed=self._before, state=self._state()
+        )
 
     def __enter__(self) -> GridWatch:
         self._bar.start()
@@ -58,7 +60,6 @@ class GridWatch:
 
     def moved(self, cell: Experiment, iteration: int) -> None:
         """A cell has come so far."""
-        self._begun.setdefault(cell.digest, iteration)
         self._iterations[cell.digest] = min(iteration, cell.iterations)
         self._show()
         if time.monotonic() - self._said > _HEARTBEAT:
@@ -71,7 +72,6 @@ class GridWatch:
             self._say(f"{cell.title} failed: {error}")
         elif rounds := self.results.rounds(cell):
             self.ready += 1
-            self._begun.setdefault(cell.digest, 0)
             self._iterations[cell.digest] = cell.iterations
             self._say(f"{self.ready}/{self.total}  {cell.title}: {summary(rounds[-1])}")
         self._show()
@@ -83,10 +83,9 @@ class GridWatch:
     def _left(self) -> str:
         """How long it will take from here, going by how long it took so far."""
         done = sum(self._iterations.values())
-        made = done - sum(self._begun.values())
-        if made <= 0:
+        if done <= self._before:
             return "time left unknown"
-        seconds = (time.monotonic() - self._begin) * (self._all - done) / made
+        seconds = (time.monotonic() - self._begin) * (self._all - done) / (done - self._before)
         return f"about {timedelta(seconds=round(seconds))} left"
 
     def _show(self) -> None:

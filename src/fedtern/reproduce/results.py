@@ -30,6 +30,14 @@ class Results:
         run = self.run(cell)
         return run.rounds() if run else []
 
+    def reached(self, cell: Experiment) -> int:
+        """The iteration of a cell's latest evaluation, finished or not; 0 if there is none."""
+        try:
+            rounds = open_run(cell, self.out).rounds()
+        except (StoreError, ValueError):
+            return 0
+        return min(rounds[-1].iteration, cell.iterations) if rounds else 0
+
     def missing(self, cells: Iterable[Experiment]) -> list[Experiment]:
         """The cells that are still to be run or to be finished, each once."""
         each = {cell.digest: cell for cell in cells}
