@@ -29,6 +29,7 @@ ABOVE = (
     ("training",),
     ("engines",),
     ("experiments", "inspection", "report"),
+    ("reproduce",),
     ("",),
     ("cli",),
     ("__main__",),

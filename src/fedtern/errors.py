@@ -53,3 +53,26 @@ class MissingDataError(FedternError):
 
 class MissingExtraError(FedternError, ImportError):
     """An optional dependency is not installed; the message holds the line that installs it."""
+
+
+def in_a_sentence(error: Exception) -> str:
+    """What to tell a person about an error; one that nobody foresaw says where it was raised.
+
+    >>> in_a_sentence(ValueError("seeds must be at least 1, got 0"))
+    'seeds must be at least 1, got 0'
+    >>> in_a_sentence(FileNotFoundError(2, "No such file or directory", "here"))
+    'here: No such file or directory'
+    >>> in_a_sentence(KeyError("loss"))
+    "KeyError: 'loss'"
+    """
+    if isinstance(error, FedternError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename or 'the disk'}: {error.strerror or error}"
+    if isinstance(error, ValueError):
+        return str(error)
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        place = f" ({trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {error}{place}"

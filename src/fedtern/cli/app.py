@@ -40,15 +40,17 @@ def _needs_torch(_context: typer.Context) -> None:
 
 if find_spec("torch") is not None:
     from fedtern.cli import catalogue, train
+    from fedtern.cli import reproduce as reproduction
 
     app.command("run")(train.run)
     app.command("compare")(train.compare)
+    app.command("reproduce")(reproduction.reproduce)
     app.command("tasks")(catalogue.tasks)
     app.command("methods")(catalogue.methods)
     app.command("split")(catalogue.split)
 else:
     anything = {"ignore_unknown_options": True, "allow_extra_args": True}
-    for name in ("run", "compare", "tasks", "methods", "split"):
+    for name in ("run", "compare", "reproduce", "tasks", "methods", "split"):
         app.command(name, context_settings=anything)(_needs_torch)
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import typer
 
-from fedtern.errors import FedternError
+from fedtern.errors import FedternError, in_a_sentence
 
 
 @contextmanager
@@ -15,13 +15,6 @@ def one_sentence() -> Iterator[None]:
     """Print errors that a person can mend as a sentence, and leave with exit code 1."""
     try:
         yield
-    except FedternError as error:
-        sentence = str(error)
-    except OSError as error:
-        sentence = f"{error.filename or 'the disk'}: {error.strerror or error}"
-    except ValueError as error:
-        sentence = str(error)
-    else:
-        return
-    typer.echo(f"fedtern: {sentence}", err=True)
-    raise typer.Exit(1)
+    except (FedternError, OSError, ValueError) as error:
+        typer.echo(f"fedtern: {in_a_sentence(error)}", err=True)
+        raise typer.Exit(1) from None

@@ -32,6 +32,7 @@ DataDir = Annotated[
     Path | None,
     typer.Option(help="Where datasets are. [default: $FEDTERN_DATA, or downloaded once]"),
 ]
+Out = Annotated[Path, typer.Option(help="Where runs are kept, one directory each.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 _Rate = Annotated[
     float | None, typer.Option(parser=rate, help="Share of values that is sent, like 1/400.")
@@ -85,9 +86,7 @@ class Training(Splitting):
     weighted: Annotated[bool | None, typer.Option(help="Weight clients by their examples.")] = None
     seed: Seed = 0
     data_dir: DataDir = None
-    out: Annotated[Path, typer.Option(help="Where runs are kept, one directory each.")] = Path(
-        "runs"
-    )
+    out: Out = Path("runs")
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu"
     memory: Annotated[
         float | None, typer.Option(help="GiB for residuals and momentum before they go to disk.")

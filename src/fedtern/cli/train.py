@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import shlex
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +16,7 @@ from rich.table import Table
 from fedtern.cli import options as o
 from fedtern.cli.errors import one_sentence
 from fedtern.cli.progress import Watch, against_dense, pace, summary
+from fedtern.cli.session import checkpoint_seconds, command_line, interruptible
 from fedtern.engines.local import Round
 from fedtern.errors import MissingExtraError
 from fedtern.experiments import Experiment, open_run
@@ -86,21 +82,21 @@ def _go(experiment: Experiment, options: o.Training, *, resume: bool) -> tuple[R
     except (AssertionError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"device {options.device!r} cannot be used: {reason}") from None
-    this = open_run(experiment, options.out, command=shlex.join(["fedtern", *sys.argv[1:]]))
+    this = open_run(experiment, options.out, command=command_line())
     if this.finished():
         return this.rounds()[-1], this.path
     if this.checkpoint.exists() and not resume:
         raise ValueError(f"{this.path} has been started before: add --resume to go on")
     torch.set_num_threads(options.threads)
     with (
-        _interruptible() as interrupts,
+        interruptible() as interrupts,
         Watch(experiment.label, experiment.iterations, quiet=options.as_json) as watch,
     ):
         for found in this.go(
             options.data_dir,
             device=options.device,
             memory_bytes=options.memory_bytes,
-            checkpoint_seconds=float(os.environ.get("FEDTERN_CHECKPOINT_SECONDS", "30")),
+            checkpoint_seconds=checkpoint_seconds(),
             stopped=lambda: len(interrupts) > 0,
             progress=watch.moved,
         ):
@@ -109,24 +105,6 @@ def _go(experiment: Experiment, options: o.Training, *, resume: bool) -> tuple[R
         typer.echo(f"stopped; go on with the same command and --resume ({this.path})", err=True)
         raise typer.Exit(130)
     return this.rounds()[-1], this.path
-
-
-@contextmanager
-def _interruptible() -> Iterator[list[int]]:
-    """Let a first Ctrl-C end the round, not the program; a second one does."""
-    caught: list[int] = []
-
-    def catch(number: int, _frame: object) -> None:
-        caught.append(number)
-        if len(caught) > 1:
-            raise KeyboardInterrupt
-        typer.echo("ending this round; Ctrl-C again stops at once", err=True)
-
-    before = signal.signal(signal.SIGINT, catch)
-    try:
-        yield caught
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _report(paths: list[Path], out: Path) -> Path | None:

@@ -134,6 +134,20 @@ class Experiment:
         ]
         return " ".join([self.method["name"], *parts])
 
+    @property
+    def title(self) -> str:
+        """The method and what else tells the experiment from the paper's base configuration.
+
+        >>> few = Environment(classes_per_client=1)
+        >>> Experiment.of("logistic-digits", "sgd", few, seed=2).title
+        'sgd classes_per_client=1 seed=2'
+        """
+        base, own = asdict(Environment()), asdict(self.environment)
+        unusual = {key: value for key, value in own.items() if value != base[key]}
+        if self.seed:
+            unusual["seed"] = self.seed
+        return " ".join([self.label, *(f"{k}={_readable(v)}" for k, v in unusual.items())])
+
 
 def complete(method: Mapping[str, Any]) -> dict[str, Any]:
     """A method's name and all of its parameters, those not given at their defaults."""

@@ -1,0 +1,100 @@
+"""What a person sees while a grid of runs trains."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedtern.cli.progress import summary
+from fedtern.experiments import Experiment
+from fedtern.reproduce import Results
+
+_HEARTBEAT = 60.0  # seconds without a word, where there is no bar
+
+
+class GridWatch:
+    """A live bar over all cells on a terminal; elsewhere a line for each that has ended."""
+
+    def __init__(
+        self, total: int, missing: Sequence[Experiment], results: Results, quiet: bool = False
+    ) -> None:
+        self.total, self.results, self.quiet = total, results, quiet
+        self.ready = total - len(missing)
+        self._iterations = {cell.digest: results.reached(cell) for cell in missing}
+        self._before = sum(self._iterations.values())
+        self._all = sum(cell.iterations for cell in missing)
+        self._running: dict[str, str] = {}
+        self._begin = self._said = time.monotonic()
+        self._live = sys.stderr.isatty() and not quiet
+        self._bar = Progress(
+            TextColumn("{task.percentage:>3.0f}%"),
+            BarColumn(bar_width=10),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f} iterations"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[state]}"),
+            console=Console(stderr=True),
+            disable=not (self._live and missing),
+            speed_estimate_period=600,
+        )
+        self._task = self._bar.add_task(
+            "", total=self._all, completed=self._before, state=self._state()
+        )
+
+    def __enter__(self) -> GridWatch:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._bar.stop()
+
+    def started(self, cell: Experiment) -> None:
+        """A worker has been given a cell."""
+        self._running[cell.digest] = cell.title
+        self._show()
+
+    def moved(self, cell: Experiment, iteration: int) -> None:
+        """A cell has come so far."""
+        self._iterations[cell.digest] = min(iteration, cell.iterations)
+        self._show()
+        if time.monotonic() - self._said > _HEARTBEAT:
+            self._say(f"{self._state()}, {self._left()}")
+
+    def ended(self, cell: Experiment, error: str | None) -> None:
+        """A cell is finished, was stopped, or failed."""
+        self._running.pop(cell.digest, None)
+        if error is not None:
+            self._say(f"{cell.title} failed: {error}")
+        elif rounds := self.results.rounds(cell):
+            self.ready += 1
+            self._iterations[cell.digest] = cell.iterations
+            self._say(f"{self.ready}/{self.total}  {cell.title}: {summary(rounds[-1])}")
+        self._show()
+
+    def _state(self) -> str:
+        running = f": {', '.join(self._running.values())}" if self._running else ""
+        return f"{self.ready}/{self.total} runs{running}"
+
+    def _left(self) -> str:
+        """How long it will take from here, going by how long it took so far."""
+        done = sum(self._iterations.values())
+        if done <= self._before:
+            return "time left unknown"
+        seconds = (time.monotonic() - self._begin) * (self._all - done) / (done - self._before)
+        return f"about {timedelta(seconds=round(seconds))} left"
+
+    def _show(self) -> None:
+        done = sum(self._iterations.values())
+        self._bar.update(self._task, completed=done, state=self._state())
+
+    def _say(self, line: str) -> None:
+        self._said = time.monotonic()
+        if self._live:
+            self._bar.console.print(line, highlight=False, markup=False)
+        elif not self.quiet:
+            typer.echo(line, err=True)

@@ -1,0 +1,87 @@
+"""An artefact as files: numbers, a page to read, and pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+from fedtern.extras import require
+from fedtern.files import write_whole
+from fedtern.reproduce.artefact import Artefact, Settings, Table
+from fedtern.reproduce.results import Results
+
+
+def to_csv(table: Table) -> str:
+    """The table for programs.
+
+    >>> to_csv(Table("t", [{"method": "sgd", "drop": None}], [])).splitlines()
+    ['method,drop', 'sgd,']
+    """
+    text = io.StringIO()
+    writer = csv.DictWriter(
+        text, list(table.values[0]) if table.values else [], lineterminator="\n"
+    )
+    writer.writeheader()
+    writer.writerows(table.values)
+    return text.getvalue()
+
+
+def to_markdown(table: Table, *, lead: str = "", picture: str | None = None) -> str:
+    """The table for people, with what has to be known to read it.
+
+    >>> print(to_markdown(Table("T", [], [{"method": "sgd", "up": "×1"}], ["Up: sent up."])))
+    # T
+    <BLANKLINE>
+    | method | up |
+    |---|---:|
+    | sgd | ×1 |
+    <BLANKLINE>
+    - Up: sent up.
+    <BLANKLINE>
+    """
+    columns = list(table.shown[0]) if table.shown else []
+    lines = [f"# {table.title}", "", *([lead, ""] if lead else [])]
+    lines += [_line(columns), "|---" + "|---:" * (len(columns) - 1) + "|"]
+    lines += [_line(list(row.values())) for row in table.shown]
+    lines += ["", *(f"- {note}" for note in table.notes), ""]
+    if picture is not None:
+        lines += [f"![{table.title}]({picture})", ""]
+    return "\n".join(lines)
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |".replace("|  |", "| |")
+
+
+def write_table(
+    table: Table, stem: Path, *, lead: str = "", pictures: list[Path] | None = None
+) -> list[Path]:
+    """Write ``stem``.csv and ``stem``.md; the paths of both."""
+    shown = next((p.name for p in pictures or [] if p.suffix == ".svg"), None)
+    texts = {".csv": to_csv(table), ".md": to_markdown(table, lead=lead, picture=shown)}
+    written = []
+    for suffix, text in texts.items():
+        written.append(stem.with_name(stem.name + suffix))
+        write_whole(written[-1], [text.encode()])
+    return written
+
+
+def write_pictures(
+    artefact: Artefact, settings: Settings, results: Results, stem: Path
+) -> list[Path]:
+    """Draw ``stem``.png and ``stem``.svg; the same runs give the same bytes."""
+    if artefact.draw is None:
+        return []
+    matplotlib: Any = require("matplotlib", "report", "drawing")
+    figure = require("matplotlib.figure", "report", "drawing").Figure(layout="constrained")
+    written = []
+    with matplotlib.rc_context({"svg.hashsalt": "fedtern", "font.size": 10}):
+        artefact.draw(settings, results, figure)
+        for suffix, extra in ((".png", {"dpi": 150}), (".svg", {"metadata": {"Date": None}})):
+            picture = io.BytesIO()
+            figure.savefig(picture, format=suffix[1:], **extra)
+            written.append(stem.with_name(stem.name + suffix))
+            write_whole(written[-1], [picture.getvalue()])
+    return written
