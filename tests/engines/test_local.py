@@ -174,14 +174,14 @@ def test_full_participation_without_compression_is_plain_sgd_on_the_union(digits
                 for i, c in enumerate(federation.split.clients)
             ]
         )
-        plain.train([federation.train.batch(rows)], 0.05, 0.0, 1e-4)
+        plain.train([TASK.examples(digits)[0].batch(rows)], 0.05, 0.0, 1e-4)
     assert np.allclose(plain.weights, federation.server.weights, atol=1e-5)
 
 
 def test_bytes_are_what_was_sent(digits):
     environment = Environment(clients=6, participation=0.5, split="iid")
     federation = make(digits, sgd(), environment=environment)
-    size = 4 * federation.model.layout.size
+    size = 4 * federation.server.terms.layout.size
     found = play(federation, 1)[0]
     assert found.down_bytes == 0  # everybody starts with the same model
     assert found.up_bytes == 3 * found.up_bytes_mean

@@ -91,7 +91,13 @@ class Training(Splitting):
     memory: Annotated[
         float | None, typer.Option(help="GiB for residuals and momentum before they go to disk.")
     ] = None
-    threads: Annotated[int, typer.Option(min=1, help="Of torch, on the CPU.")] = 1
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Processes that train at the same time. [default: one a core, if faster]"
+        ),
+    ] = None
+    threads: Annotated[int, typer.Option(min=1, help="Of torch, where there is one process.")] = 1
     as_json: AsJson = False
 
     def experiment(self, task: str, method: str, *, strict: bool) -> Experiment:

@@ -96,6 +96,7 @@ def _go(experiment: Experiment, options: o.Training, *, resume: bool) -> tuple[R
             options.data_dir,
             device=options.device,
             memory_bytes=options.memory_bytes,
+            workers=0 if options.threads > 1 else options.workers,
             checkpoint_seconds=checkpoint_seconds(),
             stopped=lambda: len(interrupts) > 0,
             progress=watch.moved,

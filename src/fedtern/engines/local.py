@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,15 @@ from fedtern.analytic import bits
 from fedtern.data import Split
 from fedtern.engines.meter import Meter, Traffic
 from fedtern.engines.states import States, Vectors
+from fedtern.engines.trainers import choose_trainer
 from fedtern.environment import Environment
-from fedtern.layout import Vector
 from fedtern.methods import Method
 from fedtern.protocol import Client, Server, Uplink
 from fedtern.protocol.catchup import open_for_client
 from fedtern.snapshot import Snapshot
-from fedtern.training.batches import Batches
+from fedtern.training.clients import Job, LocalTraining, Outcome
 from fedtern.training.examples import Examples
-from fedtern.training.flat import FlatModel, Trained
+from fedtern.training.flat import FlatModel
 from fedtern.training.sgd import Sgd
 from fedtern.updates import Sparse, Ternary
 
@@ -69,11 +69,23 @@ class Federation:
         seed: int = 0,
         memory_bytes: int | None = None,
         spill_directory: Path | None = None,
+        workers: int | None = None,
     ) -> None:
-        self.model, self.sgd = model, sgd
-        self.train, self.test = examples
         self.environment, self.split, self.seed = environment, split, seed
         self.server = Server(model.weights, method, model.layout, seed=seed)
+        own = method.momentum == "memory"  # which then is the only one
+        local = LocalTraining(
+            model,
+            examples,
+            split,
+            replace(sgd, momentum=0.0) if own else sgd,
+            batch_size=environment.batch_size,
+            local_steps=method.local_steps,
+            observe=method.up.memory.observes,
+            restriction=lambda i, t: Uplink(i, self.server.terms, seed).restriction(t),
+            seed=seed,
+        )
+        self.trainer = choose_trainer(local, workers)
         self.witness = Client(_WITNESS, method, model.layout, model.weights)
         self.meter = Meter()
         self._states = States(memory_bytes, spill_directory)
@@ -92,7 +104,12 @@ class Federation:
         cohort = self.environment.cohort(self.seed, self.server.round)
         lags = [self.server.round - int(self._rounds[i]) for i in cohort]
         down = [self._download(i) for i in cohort]
-        up = [self._upload(i) for i in cohort]
+        outcomes = self.trainer.train(self.witness.weights, (self._job(i) for i in cohort))
+        up = []
+        for i in cohort:
+            with self.meter.phase("train"):
+                trained = next(outcomes)
+            up.append(self._upload(i, trained))
         with self.meter.phase("aggregate"):
             broadcast = self.server.finish_round()
         with self.meter.phase("decode"):
@@ -111,17 +128,22 @@ class Federation:
             open_for_client(data, self.server.terms)
         return len(data)
 
-    def _upload(self, i: int) -> tuple[int, float]:
-        """Train a client and send what came out; the bytes that took, and the paper's bits."""
-        method = self.server.terms.method
+    def _job(self, i: int) -> Job:
+        """A client's turn to train, which it has had once this is called."""
+        with self.meter.phase("states"):
+            velocity = self._states.get(i).get(_VELOCITY)
+        position = int(self._batches[i])
+        self._batches[i] += self.server.terms.method.local_steps
+        return Job(i, position, self.server.round, velocity)
+
+    def _upload(self, i: int, trained: Outcome) -> tuple[int, float]:
+        """Send what training came to; the bytes that took, and the paper's bits."""
+        method, uplink = self.server.terms.method, Uplink(i, self.server.terms, self.seed)
         with self.meter.phase("states"):
             state = self._states.get(i)
-        with self.meter.phase("train"):
-            uplink = Uplink(i, self.server.terms, self.seed)
-            delta, trained = self._train(i, state.get(_VELOCITY), uplink)
         uplink.memory = {n: v for n, v in state.items() if n != _VELOCITY}
         with self.meter.phase("compress"):
-            update, memory = uplink.compress(delta, self.server.round, trained.moments)
+            update, memory = uplink.compress(trained.delta, self.server.round, trained.moments)
         sent = update.indices.size if isinstance(update, Sparse | Ternary) else None
         with self.meter.phase("encode"):
             data = uplink.seal(update, memory, self.witness.stamp, self.server.round)
@@ -136,33 +158,14 @@ class Federation:
             self._states.put(i, kept)
         return len(data), bits(method.up, self.server.terms.layout, sent=sent)
 
-    def _train(self, i: int, velocity: Vector | None, uplink: Uplink) -> tuple[Vector, Trained]:
-        method = self.server.terms.method
-        steps = method.local_steps
-        batches = Batches(self.split.clients[i], self.environment.batch_size, self.seed, i)
-        taken = batches.take(int(self._batches[i]), steps)
-        seed = np.random.SeedSequence(self.seed, spawn_key=(2, i, int(self._batches[i])))
-        self._batches[i] += steps
-        weights = self.witness.weights
-        self.model.load(weights)
-        trained = self.model.train(
-            (self.train.batch(*batch) for batch in taken),
-            self.sgd.learning_rate,
-            0.0 if method.momentum == "memory" else self.sgd.momentum,
-            self.sgd.weight_decay,
-            velocity,
-            seed=int(seed.generate_state(1)[0]),
-            restrict=uplink.restriction(self.server.round),
-            observe=method.up.memory.observes,
-        )
-        with np.errstate(over="ignore", invalid="ignore"):  # refused when it is compressed
-            return self.model.weights - weights, trained
+    def close(self) -> None:
+        """End the processes that train, if there are any."""
+        self.trainer.close()
 
     def evaluate(self) -> Round:
         """Test the model as the clients have it."""
         with self.meter.phase("evaluate"):
-            self.model.load(self.witness.weights)
-            loss, accuracy = self.model.evaluate(self.test)
+            loss, accuracy = self.trainer.evaluate(self.witness.weights)
         up, down = self.meter.up, self.meter.down
         return Round(
             iteration=self.iteration,

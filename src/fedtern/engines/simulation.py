@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -34,6 +35,7 @@ def simulate(
     seed: int = 0,
     device: torch.device | str = "cpu",
     memory_bytes: int | None = None,
+    workers: int | None = None,
 ) -> Iterator[Round]:
     """Train a federation and yield where it stands at every evaluation.
 
@@ -42,7 +44,8 @@ def simulate(
     ``method`` says otherwise, who takes part with which data the paper's base configuration unless
     ``environment`` does. ``iterations`` are those of a client that always takes part; the model is
     tested every ``evaluate_every`` of them, by default fifty times. Residuals and momentum past
-    ``memory_bytes`` are kept on disk.
+    ``memory_bytes`` are kept on disk. Clients train in so many ``workers`` at the same time, by
+    default as many as there are cores where that is faster; the result does not depend on it.
 
     >>> rounds = list(simulate("logistic-digits", iterations=40, evaluate_every=20))
     >>> [r.iteration for r in rounds], rounds[-1].loss < rounds[0].loss
@@ -71,13 +74,19 @@ def simulate(
         seed=seed,
         device=device,
         memory_bytes=memory_bytes,
+        workers=workers,
     )
     total = int(_given(iterations, task.iterations))
     if total < 1 or (evaluate_every is not None and evaluate_every < 1):
         raise ValueError(
             f"iterations and evaluate_every must be at least 1, got {total} and {evaluate_every}"
         )
-    return rounds_of(federation, total, evaluate_every or max(total // 50, 1))
+    return _played(federation, total, evaluate_every or max(total // 50, 1))
+
+
+def _played(federation: Federation, iterations: int, evaluate_every: int) -> Iterator[Round]:
+    with closing(federation):
+        yield from rounds_of(federation, iterations, evaluate_every)
 
 
 def federate(
@@ -92,6 +101,7 @@ def federate(
     split: Split | None = None,
     memory_bytes: int | None = None,
     spill_directory: Path | None = None,
+    workers: int | None = None,
 ) -> Federation:
     """A federation at its first round; ``split`` saves dealing once more what has been dealt."""
     return Federation(
@@ -104,6 +114,7 @@ def federate(
         seed=seed,
         memory_bytes=memory_bytes,
         spill_directory=spill_directory,
+        workers=workers,
     )
 
 

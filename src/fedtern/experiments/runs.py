@@ -12,7 +12,7 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -73,6 +73,7 @@ class Run:
         *,
         device: str = "cpu",
         memory_bytes: int | None = None,
+        workers: int | None = None,
         checkpoint_seconds: float = 30.0,
         stopped: Callable[[], bool] = lambda: False,
         progress: Callable[[Federation], None] = lambda _: None,
@@ -86,10 +87,11 @@ class Run:
         split = self.experiment.environment.deal(dataset, self.experiment.seed)
         self.create()
         with self._lock():
-            federation = self._federation(dataset, split, device, memory_bytes)
-            self._restore(federation)
-            self._write_split(federation, dataset)
-            yield from self._train(federation, checkpoint_seconds, stopped, progress)
+            federation = self._federation(dataset, split, device, memory_bytes, workers)
+            with closing(federation):
+                self._restore(federation)
+                self._write_split(federation, dataset)
+                yield from self._train(federation, checkpoint_seconds, stopped, progress)
 
     def _train(
         self,
@@ -120,7 +122,12 @@ class Run:
             write_whole(self._config_path, [_pretty({**self._config(), "finished": True})])
 
     def _federation(
-        self, dataset: Dataset, split: Split, device: str, memory_bytes: int | None
+        self,
+        dataset: Dataset,
+        split: Split,
+        device: str,
+        memory_bytes: int | None,
+        workers: int | None,
     ) -> Federation:
         what = self.experiment
         return federate(
@@ -134,6 +141,7 @@ class Run:
             split=split,
             memory_bytes=memory_bytes,
             spill_directory=self.path,
+            workers=workers,
         )
 
     def _save(self, federation: Federation, lines: IO[str]) -> float:

@@ -118,6 +118,7 @@ def _run(cell: Experiment, pipe: Connection, orders: Orders) -> None:
 
     rounds = open_run(cell, orders.out, command=orders.command).go(
         orders.data_dir,
+        workers=0,  # this process is one of several already
         checkpoint_seconds=orders.checkpoint_seconds,
         stopped=pipe.poll,  # while a cell is run, all there is to hear is that it should end
         progress=progress,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -31,6 +31,7 @@ class Batches:
     batch_size: int
     seed: int
     client: int
+    _orders: dict[int, NDArray[np.int64]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -54,11 +55,12 @@ class Batches:
 
         Making one costs about as much as a step of a small model, and few tasks augment.
         """
-        order, known = self.indices, -1
         for at in range(position, position + count):
             epoch, batch = divmod(at, self.per_epoch)
-            if epoch != known:
-                order, known = self._order(epoch), epoch
+            if epoch not in self._orders:  # the last one used is kept
+                self._orders.clear()
+                self._orders[epoch] = self._order(epoch)
+            order = self._orders[epoch]
             start = batch * self.batch_size
             yield order[start : start + self.batch_size], partial(self._rng, _AUGMENTATION, at)
 

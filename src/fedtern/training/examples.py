@@ -65,9 +65,12 @@ class Examples:
             inputs = self.augment(inputs, rng())
         return self._seen(inputs), self.labels[at]
 
-    def chunks(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """All examples in order, ``size`` at a time, without augmentation."""
-        for start in range(0, len(self), size):
+    def chunks(self, size: int, number: int = 0, of: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+        """All examples in order, ``size`` at a time, without augmentation.
+
+        With ``of``, only chunk ``number`` of every so many.
+        """
+        for start in range(number * size, len(self), of * size):
             part = slice(start, start + size)
             yield self._seen(self.inputs[part]), self.labels[part]
 

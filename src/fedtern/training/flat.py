@@ -128,16 +128,21 @@ class FlatModel:
         self.flat.add_(step, alpha=-learning_rate)
         return speed
 
-    @torch.inference_mode()
     def evaluate(self, examples: Examples, chunk: int = 1000) -> tuple[float, float]:
         """Mean loss and accuracy over all examples."""
-        self.module.eval()
         loss = correct = 0.0
         for inputs, labels in examples.chunks(chunk):
-            scores = self.module(inputs)
-            loss += float(functional.cross_entropy(scores, labels, reduction="sum"))
-            correct += float((scores.argmax(1) == labels).sum())
+            its_loss, its_correct = self.test(inputs, labels)
+            loss, correct = loss + its_loss, correct + its_correct
         return loss / len(examples), correct / len(examples)
+
+    @torch.inference_mode()
+    def test(self, inputs: Tensor, labels: Tensor) -> tuple[float, float]:
+        """The sum of losses, and how many are right."""
+        self.module.eval()
+        scores = self.module(inputs)
+        loss = float(functional.cross_entropy(scores, labels, reduction="sum"))
+        return loss, float((scores.argmax(1) == labels).sum())
 
 
 def _check(module: nn.Module, parameters: dict[str, nn.Parameter]) -> None:

@@ -1,0 +1,35 @@
+"""Who trains the clients of a simulation: this process, or several."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+
+from fedtern.engines.workers import ParallelTraining
+from fedtern.training.clients import LocalTraining, Trainer
+from fedtern.training.stacks import StackTraining
+
+_SMALL = 20_000  # parameters below which a message to another process takes longer than a step
+
+
+def choose_trainer(local: LocalTraining, workers: int | None = None) -> Trainer:
+    """The fastest trainer for a model; ``workers`` is a number of processes, by default of cores.
+
+    What a stack of linear layers computes is the same up to rounding only: it is chosen by the
+    model alone, so that an experiment gives the same bytes whatever ``workers`` is.
+    """
+    if workers is not None and workers < 0:
+        raise ValueError(f"workers must not be negative, got {workers}")
+    if StackTraining.suits(local):
+        return StackTraining(local)
+    if workers is None:
+        workers = _worthwhile(local)
+    return ParallelTraining(local, workers) if workers > 1 else local
+
+
+def _worthwhile(local: LocalTraining) -> int:
+    """As many processes as there are cores, where they can share memory and the work is enough."""
+    small = local.model.layout.size < _SMALL or local.model.flat.device.type != "cpu"
+    if small or "fork" not in multiprocessing.get_all_start_methods():
+        return 0
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0

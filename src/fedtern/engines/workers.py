@@ -1,0 +1,215 @@
+"""Clients in several processes: as many train at the same time as there are cores."""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+import numpy as np
+import torch
+
+from fedtern.errors import FedternError
+from fedtern.layout import Vector
+from fedtern.training.clients import Job, LocalTraining, Outcome
+
+_CHUNK = 1000  # test examples at a time
+
+
+@dataclass(frozen=True, eq=False)
+class _Slot:
+    """Memory that one worker shares with the parent: what goes in and comes out of a job."""
+
+    delta: Vector
+    velocity: Vector
+    moments: Vector
+
+
+@dataclass(frozen=True, eq=False)
+class _Worker:
+    process: BaseProcess
+    pipe: Connection
+    slot: _Slot
+
+
+class ParallelTraining:
+    """A ``Trainer`` of forked processes, each with a copy of the model and one thread of torch.
+
+    Data is shared with the parent, and so are weights, velocities and deltas: through a pipe go
+    only numbers. The result is bit for bit that of ``LocalTraining`` with one thread, whatever the
+    number of workers.
+    """
+
+    def __init__(self, local: LocalTraining, workers: int) -> None:
+        self.local = local
+        size = local.model.layout.size
+        self._weights = _shared(size)
+        context = multiprocessing.get_context("fork")
+        self._workers: list[_Worker] = []
+        for _ in range(workers):
+            moments = _shared(size if local.observe else 0)
+            slot = _Slot(_shared(size), _shared(size if local.sgd.momentum else 0), moments)
+            ours, theirs = context.Pipe()
+            others = [worker.pipe for worker in self._workers] + [ours]
+            arguments = (local, self._weights, slot, theirs, others)
+            process = context.Process(target=_work, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            self._workers.append(_Worker(process, ours, slot))
+
+    def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
+        """What becomes of each job, in their order; all start from the same weights."""
+        self._weights[...] = weights
+        waiting = enumerate(jobs)
+        busy: dict[object, tuple[int, _Worker]] = {}
+        done: dict[int, Outcome] = {}
+        following = 0
+        try:
+            for worker in self._workers:
+                self._assign(worker, waiting, busy)
+            while busy or done:
+                while following in done:
+                    yield done.pop(following)
+                    following += 1
+                for pipe in wait([worker.pipe for _, worker in busy.values()]) if busy else []:
+                    number, worker = busy.pop(pipe)
+                    self._receive(worker)
+                    done[number] = self._outcome(worker)
+                    self._assign(worker, waiting, busy)
+        finally:
+            for _, worker in busy.values():  # nobody wants to know, but it must not be taken for
+                self._receive(worker)  # the answer to something else
+
+    def _assign(
+        self,
+        worker: _Worker,
+        waiting: Iterator[tuple[int, Job]],
+        busy: dict[object, tuple[int, _Worker]],
+    ) -> None:
+        if (found := next(waiting, None)) is None:
+            return
+        number, job = found
+        if job.velocity is not None:
+            worker.slot.velocity[...] = job.velocity
+        moving = job.velocity is not None
+        self._send(worker, ("train", job.client, job.position, job.round, moving))
+        busy[worker.pipe] = number, worker
+
+    def _outcome(self, worker: _Worker) -> Outcome:
+        slot, local = worker.slot, self.local
+        return Outcome(
+            slot.delta.copy(),
+            slot.velocity.copy() if local.sgd.momentum else None,
+            slot.moments.copy() if local.observe else None,
+        )
+
+    def evaluate(self, weights: Vector) -> tuple[float, float]:
+        """Mean loss and accuracy over all test examples, of which each worker takes a share."""
+        self._weights[...] = weights
+        for number, worker in enumerate(self._workers):
+            self._send(worker, ("evaluate", number, len(self._workers)))
+        parts = [self._receive(worker) for worker in self._workers]
+        # In the order of the chunks, as one process would have added them.
+        found = sorted(
+            (at, number, sums) for number, part in enumerate(parts) for at, *sums in part
+        )
+        loss = correct = 0.0
+        for _, _, (its_loss, its_correct) in found:
+            loss, correct = loss + its_loss, correct + its_correct
+        return loss / len(self.local.test), correct / len(self.local.test)
+
+    def _send(self, worker: _Worker, message: object) -> None:
+        try:
+            worker.pipe.send(message)
+        except OSError:
+            raise self._died(worker) from None
+
+    def _receive(self, worker: _Worker) -> list[tuple[int, float, float]]:
+        try:
+            found = worker.pipe.recv()
+        except (EOFError, OSError):
+            raise self._died(worker) from None
+        if isinstance(found, Exception):
+            raise found
+        chunks: list[tuple[int, float, float]] = found
+        return chunks
+
+    def _died(self, worker: _Worker) -> FedternError:
+        worker.process.join(1)
+        code = worker.process.exitcode
+        return FedternError(
+            f"a worker process has died (exit code {code}): there may not be memory for"
+            f" {len(self._workers)} of them; go on with --workers 0"
+        )
+
+    def close(self) -> None:
+        """End the processes."""
+        for worker in self._workers:
+            worker.pipe.close()
+        for worker in self._workers:
+            worker.process.join(5)
+            if worker.process.is_alive():
+                worker.process.kill()
+
+
+def _work(
+    local: LocalTraining,
+    weights: Vector,
+    slot: _Slot,
+    pipe: Connection,
+    others: list[Connection],
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    for other in others:  # or this process would keep them open after the parent has gone
+        other.close()
+    torch.set_num_threads(1)
+    while True:
+        try:
+            kind, *rest = pipe.recv()
+        except EOFError:
+            return
+        try:
+            if kind == "train":
+                _train(local, weights, slot, *rest)
+                pipe.send([])
+            else:
+                pipe.send(_evaluate(local, weights, *rest))
+        except Exception as error:
+            pipe.send(error)
+
+
+def _train(
+    local: LocalTraining,
+    weights: Vector,
+    slot: _Slot,
+    client: int,
+    position: int,
+    round: int,
+    moving: bool,
+) -> None:
+    velocity = slot.velocity.copy() if moving else None
+    (outcome,) = local.train(weights, [Job(client, position, round, velocity)])
+    slot.delta[...] = outcome.delta
+    if outcome.velocity is not None:
+        slot.velocity[...] = outcome.velocity
+    if outcome.moments is not None:
+        slot.moments[...] = outcome.moments
+
+
+def _evaluate(
+    local: LocalTraining, weights: Vector, number: int, of: int
+) -> list[tuple[int, float, float]]:
+    local.model.load(weights)
+    return [
+        (at, *local.model.test(*batch))
+        for at, batch in enumerate(local.test.chunks(_CHUNK, number, of))
+    ]
+
+
+def _shared(size: int) -> Vector:
+    """Zeros that forked processes see each other write to."""
+    return np.frombuffer(mmap.mmap(-1, max(4 * size, 1)), np.float32, size)

@@ -1,0 +1,136 @@
+"""What clients do between two messages: train on their own data, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedtern.data import Split
+from fedtern.layout import Vector
+from fedtern.training.batches import Batches
+from fedtern.training.examples import Examples
+from fedtern.training.flat import FlatModel
+from fedtern.training.sgd import Sgd
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One client's turn.
+
+    Args:
+        client: whose data to train on.
+        position: how many batches it has trained on before.
+        round: that it trains for.
+        velocity: what it goes on with, where there is momentum and it has trained before.
+
+    """
+
+    client: int
+    position: int
+    round: int = 0
+    velocity: Vector | None = None
+
+
+class Outcome(NamedTuple):
+    """What training made of the weights, and what it leaves besides."""
+
+    delta: Vector
+    velocity: Vector | None  # to go on with, if there is momentum
+    moments: Vector | None  # squares of each example's contributions, if they were asked for
+
+
+class Trainer(Protocol):
+    """Trains the clients of a cohort and tests models."""
+
+    def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
+        """What becomes of each job, in their order; all start from the same weights."""
+        ...
+
+    def evaluate(self, weights: Vector) -> tuple[float, float]:
+        """Mean loss and accuracy over all test examples."""
+        ...
+
+    def close(self) -> None:
+        """Let go of whatever it holds."""
+        ...
+
+
+def anywhere(client: int, round: int) -> Callable[[Vector], None] | None:
+    """No restriction."""
+    return None
+
+
+class LocalTraining:
+    """The clients' data, the model and how it is trained: everything but the weights.
+
+    It is a ``Trainer`` that takes one client at a time, for any model. With ``observe``, it looks
+    at each example by itself; ``restriction`` tells what a client's steps in a round go through.
+    """
+
+    def __init__(
+        self,
+        model: FlatModel,
+        examples: tuple[Examples, Examples],
+        split: Split,
+        sgd: Sgd,
+        *,
+        batch_size: int,
+        local_steps: int = 1,
+        observe: bool = False,
+        restriction: Callable[[int, int], Callable[[Vector], None] | None] = anywhere,
+        seed: int = 0,
+    ) -> None:
+        self.model, self.sgd = model, sgd
+        self.examples, self.test = examples
+        self.split, self.seed = split, seed
+        self.batch_size, self.local_steps = batch_size, local_steps
+        self.observe, self.restriction = observe, restriction
+        self._batches: dict[int, Batches] = {}
+
+    def batches(
+        self, job: Job
+    ) -> Iterator[tuple[NDArray[np.int64], Callable[[], np.random.Generator]]]:
+        """Which examples a client trains on in each step, with what augments them."""
+        if job.client not in self._batches:
+            indices = self.split.clients[job.client]
+            self._batches[job.client] = Batches(indices, self.batch_size, self.seed, job.client)
+        return self._batches[job.client].take(job.position, self.local_steps)
+
+    def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
+        """What becomes of each job, in their order; all start from the same weights."""
+        for job in jobs:
+            yield self._one(weights, job)
+
+    def _one(self, weights: Vector, job: Job) -> Outcome:
+        seed = np.random.SeedSequence(self.seed, spawn_key=(2, job.client, job.position))
+        self.model.load(weights)
+        trained = self.model.train(
+            (self._batch(*batch) for batch in self.batches(job)),
+            self.sgd.learning_rate,
+            self.sgd.momentum,
+            self.sgd.weight_decay,
+            job.velocity,
+            seed=int(seed.generate_state(1)[0]),
+            restrict=self.restriction(job.client, job.round),
+            observe=self.observe,
+        )
+        with np.errstate(over="ignore", invalid="ignore"):  # refused when it is compressed
+            return Outcome(self.model.weights - weights, *trained)
+
+    def _batch(
+        self, indices: NDArray[np.int64], rng: Callable[[], np.random.Generator]
+    ) -> tuple[Tensor, Tensor]:
+        return self.examples.batch(indices, rng)
+
+    def evaluate(self, weights: Vector) -> tuple[float, float]:
+        """Mean loss and accuracy over all test examples."""
+        self.model.load(weights)
+        return self.model.evaluate(self.test)
+
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -1,0 +1,195 @@
+"""Who trains makes no difference to what is learned."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from fedtern import METHODS, Environment, FedternError, sgd, stc  # noqa: E402
+from fedtern.data import Dataset  # noqa: E402
+from fedtern.engines.simulation import federate, simulate  # noqa: E402
+from fedtern.engines.trainers import choose_trainer  # noqa: E402
+from fedtern.engines.workers import ParallelTraining  # noqa: E402
+from fedtern.training import Task  # noqa: E402
+from fedtern.training.augment import CropFlip  # noqa: E402
+from fedtern.training.clients import Job, LocalTraining  # noqa: E402
+from fedtern.training.flat import FlatModel  # noqa: E402
+from fedtern.training.sgd import Sgd  # noqa: E402
+from fedtern.training.stacks import StackTraining  # noqa: E402
+
+SOME = Environment(clients=6, participation=0.5, classes_per_client=2, batch_size=7)
+
+
+def pictures(size: int = 150) -> Dataset:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 255, (size, 1, 8, 8), np.uint8)
+    return Dataset("pictures", x[30:], np.arange(size - 30) % 4, x[:30], np.arange(30) % 4, 4)
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 4))
+
+
+def convolution() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(144, 4)
+    )
+
+
+def local(model, steps=1, momentum=0.9, observe=False, restriction=None, augment=None):
+    data = pictures()
+    task = Task("t", data, model, 0.1, 1, augment=augment)
+    options = {} if restriction is None else {"restriction": restriction}
+    return LocalTraining(
+        FlatModel(task.build(0)),
+        task.examples(data),
+        SOME.deal(data, 0),
+        Sgd(0.1, momentum, 1e-3),
+        batch_size=7,
+        local_steps=steps,
+        observe=observe,
+        seed=5,
+        **options,
+    )
+
+
+def half(client: int, round: int):
+    def restrict(step: np.ndarray) -> None:
+        step[client % 2 :: 2] = 0
+
+    return restrict
+
+
+def jobs(size: int, velocity: bool) -> list[Job]:
+    speed = np.random.default_rng(1).standard_normal(size).astype(np.float32)
+    return [Job(i, 3 * i, 1, speed if velocity and i % 2 else None) for i in range(5)]
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("observe", [False, True])
+@pytest.mark.parametrize("restriction", [None, half])
+def test_a_stack_learns_what_one_client_at_a_time_does(steps, momentum, observe, restriction):
+    one = local(perceptron, steps, momentum, observe, restriction)
+    many = StackTraining(one)
+    weights = one.model.weights
+    wanted = jobs(weights.size, velocity=momentum > 0)
+    for a, b in zip(one.train(weights, wanted), many.train(weights, wanted), strict=True):
+        assert np.allclose(a.delta, b.delta, rtol=1e-4, atol=1e-5)
+        for x, y in ((a.velocity, b.velocity), (a.moments, b.moments)):
+            assert (x is None) == (y is None)
+            assert x is None or np.allclose(x, y, rtol=1e-4, atol=1e-5)
+    assert one.evaluate(weights) == many.evaluate(weights)
+
+
+NO_STACKS = {
+    "a convolution": convolution,
+    "a layer without bias": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 4, bias=False)),
+    "another activation": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 4)
+    ),
+    "two linear layers in a row": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 4)
+    ),
+    "an activation at the end": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.ReLU()),
+    "pictures that are not flattened": lambda: nn.Sequential(nn.Linear(8, 4)),
+}
+
+
+@pytest.mark.parametrize("name", NO_STACKS)
+def test_other_models_are_no_stacks(name):
+    assert not StackTraining.suits(local(NO_STACKS[name]))
+
+
+def test_what_is_augmented_is_no_stack():
+    assert StackTraining.suits(local(perceptron))
+    assert not StackTraining.suits(local(perceptron, augment=CropFlip()))
+
+
+@pytest.mark.parametrize("observe", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_workers_learn_bit_for_bit_what_one_process_does(momentum, observe):
+    torch.set_num_threads(1)
+    one = local(convolution, 2, momentum, observe, half)
+    many = ParallelTraining(one, 3)
+    weights = one.model.weights
+    wanted = jobs(weights.size, velocity=momentum > 0)
+    try:
+        for _ in range(2):
+            for a, b in zip(one.train(weights, wanted), many.train(weights, wanted), strict=True):
+                for x, y in zip(a, b, strict=True):
+                    assert (x is None) == (y is None)
+                    assert x is None or np.array_equal(x, y)
+        assert one.evaluate(weights) == many.evaluate(weights)
+        some = many.train(weights, wanted)
+        next(some)
+        some.close()  # whoever stops listening does not confuse the next one
+        assert np.array_equal(
+            next(many.train(weights, wanted)).delta, next(one.train(weights, wanted)).delta
+        )
+    finally:
+        many.close()
+
+
+def test_a_worker_that_dies_is_one_sentence():
+    many = ParallelTraining(local(convolution), 2)
+    weights = many.local.model.weights
+    os.kill(many._workers[1].process.pid, signal.SIGKILL)
+    with pytest.raises(FedternError, match=r"a worker process has died .* --workers 0"):
+        list(many.train(weights, jobs(weights.size, velocity=False)))
+    many.close()
+
+
+def test_what_goes_wrong_in_a_worker_is_raised_here():
+    many = ParallelTraining(local(convolution), 2)
+    try:
+        with pytest.raises(IndexError):
+            list(many.train(many.local.model.weights, [Job(99, 0)]))
+    finally:
+        many.close()
+
+
+def test_small_models_and_explicit_wishes_decide_who_trains():
+    small = local(convolution)
+    assert choose_trainer(small) is small
+    assert choose_trainer(small, 1) is small
+    assert isinstance(choose_trainer(local(perceptron), 2), StackTraining)
+    chosen = choose_trainer(small, 2)
+    assert isinstance(chosen, ParallelTraining)
+    chosen.close()
+    with pytest.raises(ValueError, match="workers must not be negative, got -1"):
+        choose_trainer(small, -1)
+
+
+@pytest.mark.parametrize("method", [stc(0.1, 0.1, local_steps=2), sgd(), METHODS["structured"]()])
+def test_a_federation_gives_the_same_bytes_whatever_the_number_of_workers(method):
+    torch.set_num_threads(1)
+    data = pictures()
+    task = Task("t", data, convolution, 0.1, 1)
+    found = []
+    for workers in (0, 2):
+        made = federate(task, data, method, SOME, Sgd(0.1, 0.9), seed=1, workers=workers)
+        for _ in range(4):
+            made.step()
+        found.append((made.server.weights.copy(), replace(made.evaluate(), seconds={})))
+        made.close()
+    assert found[0][0].tobytes() == found[1][0].tobytes()
+    assert found[0][1] == found[1][1]
+
+
+def test_simulate_ends_its_workers():
+    rounds = simulate(
+        convolution(), pictures(), iterations=4, learning_rate=0.1, environment=SOME, workers=2
+    )
+    next(rounds)
+    before = len(torch.multiprocessing.active_children())
+    rounds.close()
+    assert len(torch.multiprocessing.active_children()) == before - 2
