@@ -6,6 +6,7 @@ import mmap
 import multiprocessing
 import signal
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -149,6 +150,8 @@ class ParallelTraining:
     def close(self) -> None:
         """End the processes."""
         for worker in self._workers:
+            with suppress(OSError):
+                worker.pipe.send(("end",))  # closing is not enough: others may have a copy of it
             worker.pipe.close()
         for worker in self._workers:
             worker.process.join(5)
@@ -171,6 +174,8 @@ def _work(
         try:
             kind, *rest = pipe.recv()
         except EOFError:
+            return
+        if kind == "end":
             return
         try:
             if kind == "train":
