@@ -73,6 +73,7 @@ class Federation:
     ) -> None:
         self.environment, self.split, self.seed = environment, split, seed
         self.server = Server(model.weights, method, model.layout, seed=seed)
+        terms = self.server.terms
         own = method.momentum == "memory"  # which then is the only one
         local = LocalTraining(
             model,
@@ -82,7 +83,7 @@ class Federation:
             batch_size=environment.batch_size,
             local_steps=method.local_steps,
             observe=method.up.memory.observes,
-            restriction=lambda i, t: Uplink(i, self.server.terms, seed).restriction(t),
+            restriction=lambda i, t: Uplink(i, terms, seed).restriction(t),
             seed=seed,
         )
         self.trainer = choose_trainer(local, workers)
