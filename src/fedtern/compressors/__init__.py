@@ -4,7 +4,14 @@ A compressor is pure: the same vector and random generator give the same update.
 share memory with the vector it was made from.
 """
 
-from fedtern.compressors.compressor import Compressor, Identity, Restricting, check_finite
+from fedtern.compressors.compressor import (
+    Accumulating,
+    Compressor,
+    Identity,
+    Restricting,
+    check_finite,
+    thresholds_of,
+)
 from fedtern.compressors.levels import StochasticLevels, StochasticTernary
 from fedtern.compressors.lowrank import RandomSubspace, SpectralAtoms
 from fedtern.compressors.signs import ScaledSign, Sign
@@ -12,6 +19,7 @@ from fedtern.compressors.sketches import RandomMask, Sketch
 from fedtern.compressors.sparse import SparseBinary, SparseTernary, Threshold, TopK, count_kept
 
 __all__ = [
+    "Accumulating",
     "Compressor",
     "Identity",
     "RandomMask",
@@ -29,4 +37,5 @@ __all__ = [
     "TopK",
     "check_finite",
     "count_kept",
+    "thresholds_of",
 ]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtern.kernels import first_unsafe
+from fedtern.kernels import first_unsafe, kth_largest
 from fedtern.layout import Layout, Vector
-from fedtern.updates import Dense, Update
+from fedtern.updates import Dense, Sparse, Ternary, Update
 
 LARGEST = 2.0**100  # no sum of messages comes near overflow
 Loss = Literal["none", "unbiased", "biased"]
@@ -36,6 +37,21 @@ class Restricting(Protocol):
 
     def restrict(self, gradient: Vector, layout: Layout, rng: np.random.Generator) -> None:
         """Make a gradient one within the subspace that the same generator leads to; in place."""
+        ...
+
+
+@runtime_checkable
+class Accumulating(Protocol):
+    """A compressor that adds up and compresses in one pass."""
+
+    def accumulate(
+        self, delta: Vector, residual: Vector | None, thresholds: Vector | None, layout: Layout
+    ) -> tuple[Update, Vector]:
+        """``delta += residual``, what ``compress`` makes of that, and ``thresholds_of`` it.
+
+        ``thresholds`` are those of the step before, None if there was none; whatever they are, they
+        change how long this takes and not what it gives.
+        """
         ...
 
 
@@ -65,4 +81,28 @@ def check_kept(values: Vector, kept: NDArray[np.int64], layout: Layout) -> None:
 
 def mean_of(values: Vector) -> np.float32:
     """The mean, added up in float64; zero where there is nothing."""
-    return np.float32(values.mean(dtype=np.float64)) if values.size else np.float32(0)
+    # As values.mean(dtype=np.float64), which takes longer to get there than to do it.
+    return np.float32(np.add.reduce(values, axis=None, dtype=np.float64) / max(values.size, 1))
+
+
+def thresholds_of(update: Sparse | Ternary, values: Vector) -> Vector:
+    """For each segment a magnitude that half as many again as are in the update may reach.
+
+    0 where there is too little to tell. Extrapolated from the values that the update was made of:
+    so it follows from them alone, and is no further below them than need be. Residuals gather just
+    below what was sent last.
+    """
+    ends = update.ends if isinstance(update, Ternary) else None
+    if ends is None:
+        return np.array([_half_as_many_again(values)], np.float32)
+    cuts = [0, *np.searchsorted(update.indices, ends).tolist()]
+    return np.array([_half_as_many_again(values[a:b]) for a, b in pairwise(cuts)], np.float32)
+
+
+def _half_as_many_again(values: Vector) -> np.float32:
+    if values.size < 16:
+        return np.float32(0)
+    least = kth_largest(values, values.size)
+    # Where two thirds reach a magnitude x times the least, half as many again reach least / x:
+    # so for magnitudes that fall off by a power of their rank, and nearly for others.
+    return least * (least / kth_largest(values, 2 * values.size // 3))

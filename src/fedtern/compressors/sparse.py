@@ -10,8 +10,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtern.compressors.compressor import LARGEST, Loss, check_finite, check_kept, mean_of
-from fedtern.kernels import top_k
+from fedtern.compressors.compressor import (
+    LARGEST,
+    Loss,
+    check_finite,
+    check_kept,
+    mean_of,
+    thresholds_of,
+)
+from fedtern.kernels import add_top_k, top_k
 from fedtern.layout import Layout, Scope, Vector, check_scope
 from fedtern.updates import Sparse, Ternary
 
@@ -33,10 +40,22 @@ class TopK:
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Sparse:
         """Keep exactly min(k, nonzeros) entries of each segment."""
-        kept = select(x, self.p, layout.segments(self.scope))
-        values = x[kept]
-        check_kept(values, kept, layout)
-        return Sparse(x.size, kept, values)
+        return self.keep(x, None, None, layout)
+
+    def accumulate(
+        self, delta: Vector, residual: Vector | None, thresholds: Vector | None, layout: Layout
+    ) -> tuple[Sparse, Vector]:
+        """What ``compress`` keeps of ``delta += residual``, and the next thresholds."""
+        kept = self.keep(delta, residual, thresholds, layout)
+        return kept, thresholds_of(kept, kept.values)
+
+    def keep(
+        self, x: Vector, residual: Vector | None, thresholds: Vector | None, layout: Layout
+    ) -> Sparse:
+        """Add a residual to ``x``, and keep what is largest then."""
+        indices, values = select(x, self.p, layout.segments(self.scope), residual, thresholds)
+        check_kept(values, indices, layout)
+        return Sparse(x.size, indices, values)
 
 
 @dataclass(frozen=True)
@@ -59,20 +78,27 @@ class SparseTernary:
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Ternary:
         """What ``TopK`` keeps, ternarised for each segment; all zeros give an empty update."""
-        kept = TopK(self.p, self.scope).compress(x, layout, rng)
-        ends = layout.segments(self.scope)
-        starts = np.searchsorted(kept.indices, np.concatenate([[0], ends]))
+        kept = TopK(self.p, self.scope).keep(x, None, None, layout)
+        return self._ternarise(kept, layout)
+
+    def accumulate(
+        self, delta: Vector, residual: Vector | None, thresholds: Vector | None, layout: Layout
+    ) -> tuple[Ternary, Vector]:
+        """What ``compress`` makes of ``delta += residual``, and the next thresholds."""
+        kept = TopK(self.p, self.scope).keep(delta, residual, thresholds, layout)
+        update = self._ternarise(kept, layout)
+        return update, thresholds_of(update, kept.values)
+
+    def _ternarise(self, kept: Sparse, layout: Layout) -> Ternary:
         # Unlike the paper: where fewer than k entries differ from zero, mu is the mean of those
         # there are, so that compressing an update once more changes nothing.
-        mus = [mean_of(np.abs(kept.values[a:b])) for a, b in pairwise(starts)]
-        single = self.scope == "model"
-        return Ternary(
-            x.size,
-            kept.indices,
-            kept.values > 0,
-            np.array(mus, np.float32),
-            None if single else ends,
-        )
+        signs, magnitudes = kept.values > 0, np.abs(kept.values)
+        if self.scope == "model":
+            return Ternary(kept.size, kept.indices, signs, np.array([mean_of(magnitudes)]))
+        ends = layout.segments(self.scope)
+        cuts = [0, *np.searchsorted(kept.indices, ends).tolist()]
+        mus = [mean_of(magnitudes[a:b]) for a, b in pairwise(cuts)]
+        return Ternary(kept.size, kept.indices, signs, np.array(mus, np.float32), ends)
 
 
 @dataclass(frozen=True)
@@ -148,10 +174,26 @@ def count_kept(size: int, p: float) -> int:
     return max(math.floor(size * p * (1 + 1e-12)), 1)
 
 
-def select(x: Vector, p: float, ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Indices of the largest magnitudes of each segment, ascending over the whole vector."""
-    parts, start = [], 0
-    for end in ends.tolist():
-        parts.append(top_k(x[start:end], count_kept(end - start, p)) + start)
+def select(
+    x: Vector,
+    p: float,
+    ends: NDArray[np.int64],
+    residual: Vector | None = None,
+    thresholds: Vector | None = None,
+) -> tuple[NDArray[np.int64], Vector]:
+    """The largest magnitudes of each segment: indices, ascending over the whole vector, and values.
+
+    A residual is added to ``x`` first.
+    """
+    if thresholds is None or thresholds.size != ends.size:
+        thresholds = np.zeros(ends.size, np.float32)
+    indices, values, start = [np.empty(0, np.int64)], [np.empty(0, np.float32)], 0
+    for end, threshold in zip(ends.tolist(), thresholds.tolist(), strict=True):
+        rest = None if residual is None else residual[start:end]
+        found = add_top_k(x[start:end], rest, count_kept(end - start, p), threshold)
+        if ends.size == 1:
+            return found
+        indices.append(found[0] + start)
+        values.append(found[1])
         start = end
-    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
+    return np.concatenate(indices), np.concatenate(values)

@@ -7,22 +7,25 @@ from fedtern.kernels.bitstream import (
     unpack_levels,
 )
 from fedtern.kernels.elias import decode_levels, encode_levels, measure_levels
-from fedtern.kernels.scatter import scatter_add, tally
+from fedtern.kernels.scatter import scatter_add, scatter_signs, tally
 from fedtern.kernels.seeded import random_signs, rotate, sample_positions
-from fedtern.kernels.selection import first_unsafe, top_k
+from fedtern.kernels.selection import add_top_k, first_unsafe, kth_largest, top_k
 
 __all__ = [
+    "add_top_k",
     "decode_gaps",
     "decode_levels",
     "encode_gaps",
     "encode_levels",
     "first_unsafe",
+    "kth_largest",
     "measure_levels",
     "pack_levels",
     "random_signs",
     "rotate",
     "sample_positions",
     "scatter_add",
+    "scatter_signs",
     "tally",
     "top_k",
     "unpack_levels",

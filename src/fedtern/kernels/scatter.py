@@ -21,6 +21,18 @@ def scatter_add(
 
 
 @jit
+def scatter_signs(
+    out: NDArray[np.float32],
+    indices: NDArray[np.int64],
+    signs: NDArray[np.bool_],
+    step: np.float32,
+) -> None:
+    """``out[indices] += step`` where the sign is True, ``-= step`` where it is not."""
+    for j in range(indices.size):
+        out[indices[j]] += step if signs[j] else -step
+
+
+@jit
 def tally(
     weights: NDArray[np.float32],
     base: NDArray[np.float32],
