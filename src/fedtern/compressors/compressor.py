@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtern.kernels import first_unsafe, kth_largest
+from fedtern.kernels import first_unsafe
 from fedtern.layout import Layout, Vector
 from fedtern.updates import Dense, Sparse, Ternary, Update
 
@@ -85,24 +85,19 @@ def mean_of(values: Vector) -> np.float32:
     return np.float32(np.add.reduce(values, axis=None, dtype=np.float64) / max(values.size, 1))
 
 
-def thresholds_of(update: Sparse | Ternary, values: Vector) -> Vector:
-    """For each segment a magnitude that half as many again as are in the update may reach.
+def thresholds_of(update: Sparse | Ternary, magnitudes: Vector) -> Vector:
+    """For each segment a magnitude that about half as many again as are in the update may reach.
 
-    0 where there is too little to tell. Extrapolated from the values that the update was made of:
-    so it follows from them alone, and is no further below them than need be. Residuals gather just
-    below what was sent last.
+    0 where there is too little to tell. It follows from the magnitudes that the update was made of:
+    where their number falls off by a factor e every (mean - least), it is 1.5 times as large
+    0.4 of that below the least. Residuals gather there, hence no further.
     """
     ends = update.ends if isinstance(update, Ternary) else None
-    if ends is None:
-        return np.array([_half_as_many_again(values)], np.float32)
-    cuts = [0, *np.searchsorted(update.indices, ends).tolist()]
-    return np.array([_half_as_many_again(values[a:b]) for a, b in pairwise(cuts)], np.float32)
-
-
-def _half_as_many_again(values: Vector) -> np.float32:
-    if values.size < 16:
-        return np.float32(0)
-    least = kth_largest(values, values.size)
-    # Where two thirds reach a magnitude x times the least, half as many again reach least / x:
-    # so for magnitudes that fall off by a power of their rank, and nearly for others.
-    return least * (least / kth_largest(values, 2 * values.size // 3))
+    cuts = [magnitudes.size] if ends is None else np.searchsorted(update.indices, ends).tolist()
+    means = update.mus.tolist() if isinstance(update, Ternary) else [float(mean_of(magnitudes))]
+    thresholds = []
+    for mean, (a, b) in zip(means, pairwise([0, *cuts]), strict=True):
+        least = float(np.minimum.reduce(magnitudes[a:b])) if b - a >= 16 else 0.0
+        # A few very large ones say nothing about those around the least.
+        thresholds.append(max(least - 0.4 * (mean - least), 0.75 * least))
+    return np.array(thresholds, np.float32)

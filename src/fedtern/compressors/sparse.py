@@ -40,22 +40,15 @@ class TopK:
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Sparse:
         """Keep exactly min(k, nonzeros) entries of each segment."""
-        return self.keep(x, None, None, layout)
+        return Sparse(x.size, *keep(x, self.p, self.scope, layout))
 
     def accumulate(
         self, delta: Vector, residual: Vector | None, thresholds: Vector | None, layout: Layout
     ) -> tuple[Sparse, Vector]:
         """What ``compress`` keeps of ``delta += residual``, and the next thresholds."""
-        kept = self.keep(delta, residual, thresholds, layout)
-        return kept, thresholds_of(kept, kept.values)
-
-    def keep(
-        self, x: Vector, residual: Vector | None, thresholds: Vector | None, layout: Layout
-    ) -> Sparse:
-        """Add a residual to ``x``, and keep what is largest then."""
-        indices, values = select(x, self.p, layout.segments(self.scope), residual, thresholds)
-        check_kept(values, indices, layout)
-        return Sparse(x.size, indices, values)
+        kept = keep(delta, self.p, self.scope, layout, residual, thresholds)
+        update = Sparse(delta.size, *kept)
+        return update, thresholds_of(update, np.abs(update.values))
 
 
 @dataclass(frozen=True)
@@ -78,27 +71,29 @@ class SparseTernary:
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Ternary:
         """What ``TopK`` keeps, ternarised for each segment; all zeros give an empty update."""
-        kept = TopK(self.p, self.scope).keep(x, None, None, layout)
-        return self._ternarise(kept, layout)
+        indices, values = keep(x, self.p, self.scope, layout)
+        return self._ternarise(indices, values, np.abs(values), layout)
 
     def accumulate(
         self, delta: Vector, residual: Vector | None, thresholds: Vector | None, layout: Layout
     ) -> tuple[Ternary, Vector]:
         """What ``compress`` makes of ``delta += residual``, and the next thresholds."""
-        kept = TopK(self.p, self.scope).keep(delta, residual, thresholds, layout)
-        update = self._ternarise(kept, layout)
-        return update, thresholds_of(update, kept.values)
+        indices, values = keep(delta, self.p, self.scope, layout, residual, thresholds)
+        magnitudes = np.abs(values)
+        update = self._ternarise(indices, values, magnitudes, layout)
+        return update, thresholds_of(update, magnitudes)
 
-    def _ternarise(self, kept: Sparse, layout: Layout) -> Ternary:
+    def _ternarise(
+        self, indices: NDArray[np.int64], values: Vector, magnitudes: Vector, layout: Layout
+    ) -> Ternary:
         # Unlike the paper: where fewer than k entries differ from zero, mu is the mean of those
         # there are, so that compressing an update once more changes nothing.
-        signs, magnitudes = kept.values > 0, np.abs(kept.values)
+        signs = values > 0
         if self.scope == "model":
-            return Ternary(kept.size, kept.indices, signs, np.array([mean_of(magnitudes)]))
-        ends = layout.segments(self.scope)
-        cuts = [0, *np.searchsorted(kept.indices, ends).tolist()]
+            return Ternary(layout.size, indices, signs, np.array([mean_of(magnitudes)]))
+        cuts = [0, *np.searchsorted(indices, layout.ends).tolist()]
         mus = [mean_of(magnitudes[a:b]) for a, b in pairwise(cuts)]
-        return Ternary(kept.size, kept.indices, signs, np.array(mus, np.float32), ends)
+        return Ternary(layout.size, indices, signs, np.array(mus, np.float32), layout.ends)
 
 
 @dataclass(frozen=True)
@@ -174,26 +169,30 @@ def count_kept(size: int, p: float) -> int:
     return max(math.floor(size * p * (1 + 1e-12)), 1)
 
 
-def select(
+def keep(
     x: Vector,
     p: float,
-    ends: NDArray[np.int64],
+    scope: Scope,
+    layout: Layout,
     residual: Vector | None = None,
     thresholds: Vector | None = None,
 ) -> tuple[NDArray[np.int64], Vector]:
-    """The largest magnitudes of each segment: indices, ascending over the whole vector, and values.
+    """Where the largest magnitudes of each segment are, ascending, and the values there.
 
-    A residual is added to ``x`` first.
+    Adds a residual to ``x`` first, and refuses what is not finite.
     """
+    ends = layout.segments(scope)
     if thresholds is None or thresholds.size != ends.size:
         thresholds = np.zeros(ends.size, np.float32)
     indices, values, start = [np.empty(0, np.int64)], [np.empty(0, np.float32)], 0
     for end, threshold in zip(ends.tolist(), thresholds.tolist(), strict=True):
         rest = None if residual is None else residual[start:end]
-        found = add_top_k(x[start:end], rest, count_kept(end - start, p), threshold)
-        if ends.size == 1:
-            return found
-        indices.append(found[0] + start)
-        values.append(found[1])
+        found, there = add_top_k(x[start:end], rest, count_kept(end - start, p), threshold)
+        indices.append(found + start if start else found)
+        values.append(there)
         start = end
-    return np.concatenate(indices), np.concatenate(values)
+    # Nothing to put together is the rule, and a copy less.
+    one = ends.size == 1
+    kept = (indices[1], values[1]) if one else (np.concatenate(indices), np.concatenate(values))
+    check_kept(kept[1], kept[0], layout)
+    return kept

@@ -9,7 +9,7 @@ from fedtern.kernels.bitstream import (
 from fedtern.kernels.elias import decode_levels, encode_levels, measure_levels
 from fedtern.kernels.scatter import scatter_add, scatter_signs, tally
 from fedtern.kernels.seeded import random_signs, rotate, sample_positions
-from fedtern.kernels.selection import add_top_k, first_unsafe, kth_largest, top_k
+from fedtern.kernels.selection import add_top_k, first_unsafe, top_k
 
 __all__ = [
     "add_top_k",
@@ -18,7 +18,6 @@ __all__ = [
     "encode_gaps",
     "encode_levels",
     "first_unsafe",
-    "kth_largest",
     "measure_levels",
     "pack_levels",
     "random_signs",

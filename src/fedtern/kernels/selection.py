@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from fedtern.kernels.compiler import Scalar, jit, reaching, trailing_zeros
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
-_UNSAFE = np.int32(((127 + 100) << 23) + 1)  # the smallest magnitude above 2**100
+_UNSAFE = ((127 + 100) << 23) + 1  # the smallest magnitude above 2**100
 _BLOCK = 64  # values that are compared together
+_SPARE = 1024  # candidates that there is room for besides four times as many as are wanted
 _SAMPLE = 8192  # values that a threshold is guessed from
 
 
@@ -42,44 +43,35 @@ def add_top_k(
     ``threshold`` is a magnitude that a few more than k values may reach, 0 if none is known; it
     changes how long this takes, and nothing else.
     """
-    least = np.int32(np.float32(threshold).view(np.int32) & _MAGNITUDE)
+    least = int(_spelled(threshold))
     if not 0 < least < _UNSAFE:
         least = _guess(x, y, k)
     # Of this memory, only what is written to becomes real.
-    room = min(4 * k + _SAMPLE, x.size) + _BLOCK
+    room = min(4 * k + _SPARE, x.size) + _BLOCK
     found, values = np.empty(room, np.int64), np.empty(room, np.float32)
     count = _select(x, y, k, least, found, values)
     while count < k and least > 1:
         # Halving the bits takes the square root of the magnitude's scale: 1 is soon reached.
         guess = _guess(x, None, k)
-        least = guess if guess < least else max(least // 2, np.int32(1))
+        least = guess if guess < least else max(least // 2, 1)
         count = _select(x, None, k, least, found, values)
     return found[:count].copy(), values[:count].copy()
 
 
-def kth_largest(values: NDArray[np.float32], k: int) -> np.float32:
-    """The k-th largest magnitude.
-
-    >>> float(kth_largest(np.array([1, -3, 0, 3, -1], np.float32), 3))
-    1.0
-    """
-    return np.int32(_kth(values, values.size, k)).view(np.float32)
-
-
-def _guess(x: NDArray[np.float32], y: NDArray[np.float32] | None, k: int) -> np.int32:
+def _guess(x: NDArray[np.float32], y: NDArray[np.float32] | None, k: int) -> int:
     """A threshold that a few more than k magnitudes are likely to reach."""
     step = max(x.size // _SAMPLE, 1)
     sample = x[::step]
     expected = sample.size * k / max(x.size, 1)
     rank = math.ceil(expected + 3 * math.sqrt(expected) + 3)
     if rank >= sample.size or x.size < _SAMPLE:
-        return np.int32(1)
+        return 1
     if y is not None:
         with np.errstate(all="ignore"):  # what is not finite is found, and named, later
             sample = sample + y[::step]
     magnitudes = sample.view(np.int32) & _MAGNITUDE
     place = magnitudes.size - rank
-    return max(np.partition(magnitudes, place)[place], np.int32(1))
+    return max(int(np.partition(magnitudes, place)[place]), 1)
 
 
 @jit
@@ -202,6 +194,18 @@ def _keep(
 
 def first_unsafe(x: NDArray[np.float32]) -> int:
     """Index of the first value that is NaN, infinite or beyond 2**100; -1 if there is none."""
-    found, values = np.empty(2 * _BLOCK, np.int64), np.empty(2 * _BLOCK, np.float32)
-    _, count = _scan(np.ascontiguousarray(x), None, 0, _UNSAFE, found, values, 0)
-    return int(found[0]) if count else -1
+    return int(_first(np.ascontiguousarray(x), _UNSAFE))
+
+
+@jit
+def _first(x: NDArray[np.float32], threshold: Scalar) -> Scalar:
+    """Index of the first magnitude that reaches a threshold; -1 if none does."""
+    whole = x.size - x.size % _BLOCK
+    for start in range(0, whole, _BLOCK):
+        hits = reaching(x, None, start, threshold)
+        if hits != np.uint64(0):
+            return start + np.int64(trailing_zeros(hits))
+    for i in range(whole, x.size):
+        if _spelled(x[i]) >= threshold:
+            return i
+    return -1

@@ -40,7 +40,7 @@ class ErrorFeedback:
         """The state after a step that is known to have given ``update``."""
         target = with_residual(delta, state)
         if self._fused is not None and isinstance(update, Sparse | Ternary):
-            thresholds = thresholds_of(update, target[update.indices])
+            thresholds = thresholds_of(update, np.abs(target[update.indices]))
             return {**self._settled(target, update), "thresholds": thresholds}
         return self._settled(target, update)
 
