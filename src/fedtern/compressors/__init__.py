@@ -10,6 +10,7 @@ from fedtern.compressors.compressor import (
     Identity,
     Restricting,
     check_finite,
+    check_kept,
     thresholds_of,
 )
 from fedtern.compressors.levels import StochasticLevels, StochasticTernary
@@ -36,6 +37,7 @@ __all__ = [
     "Threshold",
     "TopK",
     "check_finite",
+    "check_kept",
     "count_kept",
     "thresholds_of",
 ]
