@@ -1,7 +1,12 @@
 """How long compressing and decoding take, in units of `residual += delta`.
 
-Both are measured in turn, in one process on one core; what counts is the ratio of their medians:
-`python benchmarks/codec.py`. With torch installed, `torch.topk` on the same vector stands beside.
+Everything is measured in turn, in one process on one core; what counts is the ratio of medians:
+`python benchmarks/codec.py`. `--large` does it for 10^8 values too, which takes 3 GB and minutes.
+
+Beside ours stand, with torch installed, `torch.topk` on the same vector and a whole step as it is
+often written: torch.topk, masks and means on all values, and a Golomb coder that appends one
+character for each bit; and zlib on the gaps between the positions. A server's round is Algorithm 2
+from decoded uploads to the bytes of its broadcast, and once more from the uploads' bytes.
 """
 
 from __future__ import annotations
@@ -11,17 +16,25 @@ import json
 import os
 import statistics
 import time
+import zlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-import fedtern
+from fedtern.aggregate import Mean
 from fedtern.codecs import TernaryCodec
+from fedtern.codecs.golomb import golomb_width
 from fedtern.compressors import SparseTernary
-from fedtern.layout import Layout
+from fedtern.layout import Layout, Vector
 from fedtern.memory import EMPTY, ErrorFeedback, State
+from fedtern.updates import Ternary, Update
 
-VGG11S = 865_482
+VGG11S, LARGE = 865_482, 100_000_000
+UPLOADS = 1000
+SYMBOLS = 5000  # that the coder in plain Python writes at most; its time is scaled up to all
+
+Task = tuple[Callable[[], object], Callable[[], object]]  # what is not timed, and what is
 
 
 class Compression:
@@ -32,7 +45,8 @@ class Compression:
         self.memory, self.codec = ErrorFeedback(SparseTernary(p)), TernaryCodec()
         self.state: State = EMPTY
         self.rng = rng
-        self.deltas = [rng.standard_normal(size).astype(np.float32) for _ in range(4)]
+        several = 4 if size < LARGE // 10 else 2
+        self.deltas = [rng.standard_normal(size, np.float32) for _ in range(several)]
         self.turn = 0
         self.delta = self.deltas[0].copy()
 
@@ -47,71 +61,171 @@ class Compression:
         return self.codec.encode(update, self.layout)
 
 
-def measure(
-    tasks: dict[str, tuple[Callable[[], object], Callable[[], object]]], repeats: int
-) -> dict[str, float]:
+class Round:
+    """A server that combines many uploads and answers with one broadcast."""
+
+    def __init__(self, size: int, p: float, rng: np.random.Generator) -> None:
+        self.link = Compression(size, p, rng)
+        self.uploads: list[Update] = []
+        for _ in range(UPLOADS):
+            indices = np.unique(rng.integers(0, size, max(int(size * p), 1)))
+            signs, mu = rng.random(indices.size) < 0.5, rng.random(1, np.float32)
+            self.uploads.append(Ternary(size, indices, signs, mu))
+        self.data = [self.link.codec.encode(update, self.link.layout) for update in self.uploads]
+
+    def answer(self) -> bytes:
+        """From decoded uploads."""
+        self.link.delta = Mean().combine(self.uploads, [1] * UPLOADS)
+        return self.link.step()
+
+    def answer_bytes(self) -> bytes:
+        """From the bytes of the uploads."""
+        self.uploads = [self.link.codec.decode(data, self.link.layout) for data in self.data]
+        return self.answer()
+
+
+def measure(tasks: dict[str, Task], repeats: int) -> dict[str, float]:
     """Median seconds of each task; they take turns, so that all see the same machine."""
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
-    for turn in range(repeats + 3):
+    warmup = min(3, repeats)
+    for turn in range(repeats + warmup):
         for name, (prepare, run) in tasks.items():
             prepare()
             begin = time.perf_counter()
             run()
-            if turn >= 3:  # the first ones compile and warm the caches
+            if turn >= warmup:  # the first ones compile and warm the caches
                 seconds[name].append(time.perf_counter() - begin)
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
-def torch_tasks(
-    x: np.ndarray, k: int
-) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
+def nothing() -> None:
+    pass
+
+
+def write_symbols(gaps: list[int], positive: list[bool], width: int) -> str:
+    """Algorithm 3 in plain Python, a character for each bit."""
+    bits = []
+    for gap, sign in zip(gaps, positive, strict=True):
+        quotient, remainder = divmod(gap, 1 << width)
+        bits.append("1" * quotient + "0" + format(remainder, f"0{width}b") + str(int(sign)))
+    return "".join(bits)
+
+
+def raw_gaps(update: Ternary) -> bytes:
+    """Four bytes for each gap."""
+    return (np.diff(update.indices, prepend=-1) - 1).astype(np.uint32).tobytes()
+
+
+def others(x: Vector, p: float) -> dict[str, Task]:
+    """What stands beside ours."""
+    k = max(int(x.size * p), 1)
+    update = SparseTernary(p).compress(x, Layout.flat(x.size), np.random.default_rng(0))
+    gaps = np.frombuffer(raw_gaps(update), np.uint32)
+    width = golomb_width(k, x.size)
+    few = gaps[:SYMBOLS].tolist(), update.signs[:SYMBOLS].tolist()
+    tasks: dict[str, Task] = {
+        "zlib of the gaps alone": (nothing, lambda: zlib.compress(raw_gaps(update))),
+        "symbols": (nothing, lambda: write_symbols(*few, width)),
+    }
     try:
         import torch
     except ModuleNotFoundError:
-        return {}
+        return tasks
     torch.set_num_threads(1)
-    magnitudes = torch.from_numpy(np.abs(x))
-    return {"torch.topk alone": (lambda: None, lambda: torch.topk(magnitudes, k))}
+    residual, delta = torch.from_numpy(x.copy()), torch.from_numpy(x)
+    magnitudes = delta.abs()
+
+    def ternarise() -> None:
+        target = residual + delta
+        threshold = torch.topk(target.abs(), k).values.min()
+        mask = target.abs() >= threshold
+        mu = target[mask].abs().mean()
+        sent = mu * target.sign() * mask
+        residual.copy_(target - sent)
+        sent.nonzero()
+
+    tasks["torch.topk alone"] = (nothing, lambda: torch.topk(magnitudes, k))
+    tasks["torch step"] = (nothing, ternarise)
+    return tasks
 
 
-def run(size: int, p: float, repeats: int) -> dict[str, float]:
+def run(size: int, p: float, repeats: int) -> dict[str, Any]:
+    """How often np.add fits into the time of everything else."""
     rng = np.random.default_rng(0)
     ours = Compression(size, p, rng)
     residual, delta = ours.deltas[0].copy(), ours.deltas[1]
     data = ours.step()
     weights = np.zeros(size, np.float32)
-    nothing = lambda: None  # noqa: E731
-    tasks: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-        "np.add": (nothing, lambda: np.add(residual, delta, out=residual)),
+    add: dict[str, Task] = {"np.add": (nothing, lambda: np.add(residual, delta, out=residual))}
+    tasks: dict[str, Task] = {
         "compress + encode": (ours.prepare, ours.step),
         "decode": (nothing, lambda: ours.codec.decode(data, ours.layout)),
         "decode + apply": (nothing, lambda: ours.codec.decode(data, ours.layout).add_to(weights)),
     }
-    tasks |= torch_tasks(residual, max(int(size * p), 1))
-    return measure(tasks, repeats)
+    seconds = measure(add | tasks, repeats)
+    ratios = {name: value / seconds["np.add"] for name, value in seconds.items()}
+    beside = measure(add | others(delta, p), max(repeats // 30, 3))
+    base = beside.pop("np.add")
+    symbols = beside.pop("symbols") * max(max(int(size * p), 1) / SYMBOLS, 1)
+    beside["Golomb by symbol alone"] = symbols
+    if "torch step" in beside:
+        beside["torch step + Golomb by symbol"] = beside.pop("torch step") + symbols
+    ratios |= {name: value / base for name, value in beside.items()}
+    return {
+        "size": size,
+        "p": p,
+        "bytes": len(data),
+        "zlib_bytes": len(zlib.compress(raw_gaps(ours.codec.decode(data, ours.layout)))),
+        "add_us": 1e6 * seconds["np.add"],
+        "ratios": ratios,
+    }
+
+
+def serve(size: int, p: float, repeats: int) -> dict[str, float]:
+    """Milliseconds of a server's round."""
+    server = Round(size, p, np.random.default_rng(0))
+    tasks: dict[str, Task] = {
+        f"{UPLOADS:,} uploads, decoded": (nothing, server.answer),
+        f"{UPLOADS:,} uploads, from bytes": (nothing, server.answer_bytes),
+    }
+    return {name: 1e3 * s for name, s in measure(tasks, max(repeats // 30, 3)).items()}
+
+
+def show(found: dict[str, Any]) -> None:
+    smaller = 4 * found["size"] / found["bytes"]
+    print(
+        f"{found['size']:,} values, p = {found['p']:g}: {found['bytes']:,} bytes, float32 /"
+        f" {smaller:,.0f}; np.add takes {found['add_us']:,.0f} us"
+    )
+    print(f"without the signs, zlib makes {found['zlib_bytes']:,} bytes of the gaps")
+    for name, ratio in found["ratios"].items():
+        print(f"{name:30} {ratio:10.2f} x np.add")
+    for name, milliseconds in found.get("server_ms", {}).items():
+        print(f"{name:30} {milliseconds:10.1f} ms")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", type=int, default=VGG11S)
     parser.add_argument("--p", type=float, default=1 / 400)
     parser.add_argument("--repeats", type=int, default=300)
+    parser.add_argument("--large", action="store_true", help="10^8 values too")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    seconds = run(options.size, options.p, options.repeats)
-    x = np.random.default_rng(0).standard_normal(options.size)
-    nbytes = len(fedtern.compress(x, options.p))
-    base = seconds["np.add"]
-    ratios = {name: value / base for name, value in seconds.items()}
+    found = run(options.size, options.p, options.repeats)
+    found["server_ms"] = serve(options.size, options.p, options.repeats)
+    if options.large:
+        found["large"] = run(LARGE, options.p, max(options.repeats // 40, 3))
     if options.json:
-        print(json.dumps({"size": options.size, "p": options.p, "bytes": nbytes, "ratios": ratios}))
+        print(json.dumps(found))
         return
-    smaller = 4 * options.size / nbytes
-    print(f"{options.size:,} values, p = {options.p:g}: {nbytes:,} bytes, float32 / {smaller:,.0f}")
-    for name, value in seconds.items():
-        print(f"{name:20} {1e6 * value:10.1f} us {ratios[name]:8.2f} x np.add")
+    for part in (found, found.get("large")):
+        if part:
+            show(part)
 
 
 if __name__ == "__main__":

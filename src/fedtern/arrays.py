@@ -12,6 +12,7 @@ from fedtern.compressors import SparseTernary
 from fedtern.envelope import ARRAY, seal, unseal
 from fedtern.errors import DecodeError
 from fedtern.layout import Layout, Vector
+from fedtern.updates import Ternary
 from fedtern.wire import Reader, varint
 
 _DTYPES = (np.float16, np.float32, np.float64)
@@ -29,15 +30,25 @@ def compress(array: ArrayLike, p: float = 1 / 400) -> bytes:
     x = np.asarray(array)
     if x.dtype not in _DTYPES:
         raise ValueError(f"array must be float16, float32 or float64, got {x.dtype}")
-    if x.ndim > _MOST_AXES:
-        raise ValueError(f"array must have at most {_MOST_AXES} axes, got {x.ndim}")
+    layout = Layout(("array",), (check_axes(x.shape),))
     with np.errstate(over="ignore"):  # too large for float32 is refused below, by name
         vector = x.astype(np.float32).reshape(-1)
-    layout = Layout(("array",), (x.shape,))
     # No random choice is made in this compressor: the generator is never asked.
-    update = SparseTernary(p).compress(vector, layout, np.random.default_rng(0))
-    shape = varint(x.ndim) + b"".join(map(varint, x.shape))
-    return seal(ARRAY, shape + TernaryCodec().encode(update, layout))
+    return seal_array(SparseTernary(p).compress(vector, layout, np.random.default_rng(0)), layout)
+
+
+def check_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape that a message can tell of; refuse any other."""
+    if len(shape) > _MOST_AXES:
+        raise ValueError(f"array must have at most {_MOST_AXES} axes, got {len(shape)}")
+    return shape
+
+
+def seal_array(update: Ternary, layout: Layout) -> bytes:
+    """The message of an array of the layout's one shape."""
+    shape = layout.shapes[0]
+    head = varint(len(shape)) + b"".join(map(varint, shape))
+    return seal(ARRAY, head + TernaryCodec().encode(update, layout))
 
 
 def decompress(data: bytes, max_size: int = 1 << 27) -> Vector:

@@ -62,6 +62,10 @@ class Layout:
         """One past the last position of each tensor."""
         return np.cumsum([math.prod(shape) for shape in self.shapes], dtype=np.int64)
 
+    @cached_property
+    def _end(self) -> NDArray[np.int64]:
+        return np.array([self.size], np.int64)
+
     @property
     def size(self) -> int:
         """The number of parameters."""
@@ -78,7 +82,7 @@ class Layout:
 
     def segments(self, scope: Scope) -> NDArray[np.int64]:
         """Ends of the parts that are compressed one by one."""
-        return self.ends if scope == "tensor" else np.array([self.size], np.int64)
+        return self.ends if scope == "tensor" else self._end
 
     def flatten(self, arrays: Iterable[Any]) -> Vector:
         """Copy arrays, in the layout's order, into one new vector."""

@@ -81,12 +81,12 @@ def golomb_width(count: float, size: float) -> int:
 def encode_positions(indices: NDArray[np.int64], size: int) -> bytes:
     """``remainders | quotients`` of strictly increasing positions below ``size``."""
     width = golomb_width(indices.size, size)
-    remainders = np.zeros((indices.size * width + 7) // 8, np.uint8)
+    low = (indices.size * width + 7) // 8
     # All the quotients together cannot exceed the last index's.
     most = (int(indices[-1]) >> width) + indices.size if indices.size else 0
-    quotients = np.zeros((most + 7) // 8, np.uint8)
-    used = encode_gaps(indices, width, remainders, quotients)
-    return remainders.tobytes() + quotients[: (used + 7) // 8].tobytes()
+    out = np.empty(low + (most + 7) // 8, np.uint8)
+    used = encode_gaps(indices, width, out[:low], out[low:])
+    return out[: low + (used + 7) // 8].tobytes()
 
 
 def decode_positions(reader: Reader, count: int, size: int) -> NDArray[np.int64]:
@@ -94,17 +94,17 @@ def decode_positions(reader: Reader, count: int, size: int) -> NDArray[np.int64]
     if count > size:
         raise DecodeError(f"{count} positions do not fit {size} places")
     width = golomb_width(count, size)
-    low = reader.bits(count * width)
-    high = np.frombuffer(reader.rest(), np.uint8)
+    low, high = reader.bits(count * width), reader.rest()
     # Every position takes at least one bit of a quotient.
-    if count > 8 * high.size:
+    if count > 8 * len(high):
         raise DecodeError(f"message is too short for {count} positions")
     indices = np.empty(count, np.int64)
-    used = decode_gaps(_spare(low), _spare(high), 8 * high.size, width, size, indices)
+    # The spare bytes are for word-wise reading; remainders are followed by the quotients'.
+    both = np.frombuffer(b"".join([low.data, high, bytes(8)]), np.uint8)
+    used = decode_gaps(both, both[low.size :], 8 * len(high), width, size, indices)
     if used < 0:
         raise DecodeError(f"positions run past the end of {size} parameters or of the message")
-    tail = Reader(high[used // 8 :].tobytes())
-    if tail.left > 1 or (used % 8 == 0 and tail.left) or (tail.left and tail.byte() >> (used % 8)):
+    if len(high) != (used + 7) // 8 or (used % 8 and high[-1] >> (used % 8)):
         raise DecodeError("bits after the last position")
     return indices
 
@@ -115,8 +115,3 @@ def read_count(reader: Reader, size: int) -> int:
     if count > min(size, 8 * reader.left):
         raise DecodeError(f"{count} non-zeros do not fit {size} parameters and {reader.left} bytes")
     return count
-
-
-def _spare(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """A copy with the eight spare bytes that word-wise reading needs."""
-    return np.concatenate([data, np.zeros(8, np.uint8)])

@@ -80,8 +80,11 @@ class TernaryCodec:
         mus = check_floats(reader.floats(ends.size), lambda i: f"magnitude {i}")
         packed = reader.bits(count)
         indices = decode_positions(reader, count, layout.size)
-        used = np.bincount(segment_of(indices, ends), minlength=ends.size) > 0
-        if not np.array_equal(mus > 0, used) or (mus < 0).any():
+        cuts = [0, *np.searchsorted(indices, ends).tolist()]
+        if any(
+            mu <= 0 if a < b else mu != 0
+            for mu, (a, b) in zip(mus.tolist(), pairwise(cuts), strict=True)
+        ):
             raise DecodeError("a magnitude is not positive, or belongs to no position")
         signs = np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
         return Ternary(layout.size, indices, signs, mus, None if self.scope == "model" else ends)

@@ -4,7 +4,15 @@ A compressor is pure: the same vector and random generator give the same update.
 share memory with the vector it was made from.
 """
 
-from fedtern.compressors.compressor import Compressor, Identity, Restricting, check_finite
+from fedtern.compressors.compressor import (
+    Accumulating,
+    Compressor,
+    Identity,
+    Restricting,
+    check_finite,
+    check_kept,
+    thresholds_of,
+)
 from fedtern.compressors.levels import StochasticLevels, StochasticTernary
 from fedtern.compressors.lowrank import RandomSubspace, SpectralAtoms
 from fedtern.compressors.signs import ScaledSign, Sign
@@ -12,6 +20,7 @@ from fedtern.compressors.sketches import RandomMask, Sketch
 from fedtern.compressors.sparse import SparseBinary, SparseTernary, Threshold, TopK, count_kept
 
 __all__ = [
+    "Accumulating",
     "Compressor",
     "Identity",
     "RandomMask",
@@ -28,5 +37,7 @@ __all__ = [
     "Threshold",
     "TopK",
     "check_finite",
+    "check_kept",
     "count_kept",
+    "thresholds_of",
 ]

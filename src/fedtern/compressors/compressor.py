@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtern.kernels import first_unsafe
 from fedtern.layout import Layout, Vector
-from fedtern.updates import Dense, Update
+from fedtern.updates import Dense, Sparse, Ternary, Update
 
 LARGEST = 2.0**100  # no sum of messages comes near overflow
 Loss = Literal["none", "unbiased", "biased"]
@@ -36,6 +37,21 @@ class Restricting(Protocol):
 
     def restrict(self, gradient: Vector, layout: Layout, rng: np.random.Generator) -> None:
         """Make a gradient one within the subspace that the same generator leads to; in place."""
+        ...
+
+
+@runtime_checkable
+class Accumulating(Protocol):
+    """A compressor that adds up and compresses in one pass."""
+
+    def accumulate(
+        self, delta: Vector, residual: Vector | None, thresholds: Vector | None, layout: Layout
+    ) -> tuple[Update, Vector]:
+        """``delta += residual``, what ``compress`` makes of that, and ``thresholds_of`` it.
+
+        ``thresholds`` are those of the step before, None if there was none; whatever they are, they
+        change how long this takes and not what it gives.
+        """
         ...
 
 
@@ -65,4 +81,23 @@ def check_kept(values: Vector, kept: NDArray[np.int64], layout: Layout) -> None:
 
 def mean_of(values: Vector) -> np.float32:
     """The mean, added up in float64; zero where there is nothing."""
-    return np.float32(values.mean(dtype=np.float64)) if values.size else np.float32(0)
+    # As values.mean(dtype=np.float64), which takes longer to get there than to do it.
+    return np.float32(np.add.reduce(values, axis=None, dtype=np.float64) / max(values.size, 1))
+
+
+def thresholds_of(update: Sparse | Ternary, magnitudes: Vector) -> Vector:
+    """For each segment a magnitude that about half as many again as are in the update may reach.
+
+    0 where there is too little to tell. It follows from the magnitudes that the update was made of:
+    where their number falls off by a factor e every (mean - least), it is 1.5 times as large
+    0.4 of that below the least. Residuals gather there, hence no further.
+    """
+    ends = update.ends if isinstance(update, Ternary) else None
+    cuts = [magnitudes.size] if ends is None else np.searchsorted(update.indices, ends).tolist()
+    means = update.mus.tolist() if isinstance(update, Ternary) else [float(mean_of(magnitudes))]
+    thresholds = []
+    for mean, (a, b) in zip(means, pairwise([0, *cuts]), strict=True):
+        least = float(np.minimum.reduce(magnitudes[a:b])) if b - a >= 16 else 0.0
+        # A few very large ones say nothing about those around the least.
+        thresholds.append(max(least - 0.4 * (mean - least), 0.75 * least))
+    return np.array(thresholds, np.float32)

@@ -10,8 +10,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtern.compressors.compressor import LARGEST, Loss, check_finite, check_kept, mean_of
-from fedtern.kernels import top_k
+from fedtern.compressors.compressor import (
+    LARGEST,
+    Loss,
+    check_finite,
+    check_kept,
+    mean_of,
+    thresholds_of,
+)
+from fedtern.kernels import add_top_k, top_k
 from fedtern.layout import Layout, Scope, Vector, check_scope
 from fedtern.updates import Sparse, Ternary
 
@@ -33,10 +40,15 @@ class TopK:
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Sparse:
         """Keep exactly min(k, nonzeros) entries of each segment."""
-        kept = select(x, self.p, layout.segments(self.scope))
-        values = x[kept]
-        check_kept(values, kept, layout)
-        return Sparse(x.size, kept, values)
+        return Sparse(x.size, *keep(x, self.p, self.scope, layout))
+
+    def accumulate(
+        self, delta: Vector, residual: Vector | None, thresholds: Vector | None, layout: Layout
+    ) -> tuple[Sparse, Vector]:
+        """What ``compress`` keeps of ``delta += residual``, and the next thresholds."""
+        kept = keep(delta, self.p, self.scope, layout, residual, thresholds)
+        update = Sparse(delta.size, *kept)
+        return update, thresholds_of(update, np.abs(update.values))
 
 
 @dataclass(frozen=True)
@@ -59,20 +71,29 @@ class SparseTernary:
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Ternary:
         """What ``TopK`` keeps, ternarised for each segment; all zeros give an empty update."""
-        kept = TopK(self.p, self.scope).compress(x, layout, rng)
-        ends = layout.segments(self.scope)
-        starts = np.searchsorted(kept.indices, np.concatenate([[0], ends]))
+        indices, values = keep(x, self.p, self.scope, layout)
+        return self._ternarise(indices, values, np.abs(values), layout)
+
+    def accumulate(
+        self, delta: Vector, residual: Vector | None, thresholds: Vector | None, layout: Layout
+    ) -> tuple[Ternary, Vector]:
+        """What ``compress`` makes of ``delta += residual``, and the next thresholds."""
+        indices, values = keep(delta, self.p, self.scope, layout, residual, thresholds)
+        magnitudes = np.abs(values)
+        update = self._ternarise(indices, values, magnitudes, layout)
+        return update, thresholds_of(update, magnitudes)
+
+    def _ternarise(
+        self, indices: NDArray[np.int64], values: Vector, magnitudes: Vector, layout: Layout
+    ) -> Ternary:
         # Unlike the paper: where fewer than k entries differ from zero, mu is the mean of those
         # there are, so that compressing an update once more changes nothing.
-        mus = [mean_of(np.abs(kept.values[a:b])) for a, b in pairwise(starts)]
-        single = self.scope == "model"
-        return Ternary(
-            x.size,
-            kept.indices,
-            kept.values > 0,
-            np.array(mus, np.float32),
-            None if single else ends,
-        )
+        signs = values > 0
+        if self.scope == "model":
+            return Ternary(layout.size, indices, signs, np.array([mean_of(magnitudes)]))
+        cuts = [0, *np.searchsorted(indices, layout.ends).tolist()]
+        mus = [mean_of(magnitudes[a:b]) for a, b in pairwise(cuts)]
+        return Ternary(layout.size, indices, signs, np.array(mus, np.float32), layout.ends)
 
 
 @dataclass(frozen=True)
@@ -148,10 +169,30 @@ def count_kept(size: int, p: float) -> int:
     return max(math.floor(size * p * (1 + 1e-12)), 1)
 
 
-def select(x: Vector, p: float, ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Indices of the largest magnitudes of each segment, ascending over the whole vector."""
-    parts, start = [], 0
-    for end in ends.tolist():
-        parts.append(top_k(x[start:end], count_kept(end - start, p)) + start)
+def keep(
+    x: Vector,
+    p: float,
+    scope: Scope,
+    layout: Layout,
+    residual: Vector | None = None,
+    thresholds: Vector | None = None,
+) -> tuple[NDArray[np.int64], Vector]:
+    """Where the largest magnitudes of each segment are, ascending, and the values there.
+
+    Adds a residual to ``x`` first, and refuses what is not finite.
+    """
+    ends = layout.segments(scope)
+    if thresholds is None or thresholds.size != ends.size:
+        thresholds = np.zeros(ends.size, np.float32)
+    indices, values, start = [np.empty(0, np.int64)], [np.empty(0, np.float32)], 0
+    for end, threshold in zip(ends.tolist(), thresholds.tolist(), strict=True):
+        rest = None if residual is None else residual[start:end]
+        found, there = add_top_k(x[start:end], rest, count_kept(end - start, p), threshold)
+        indices.append(found + start if start else found)
+        values.append(there)
         start = end
-    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
+    # Nothing to put together is the rule, and a copy less.
+    one = ends.size == 1
+    kept = (indices[1], values[1]) if one else (np.concatenate(indices), np.concatenate(values))
+    check_kept(kept[1], kept[0], layout)
+    return kept

@@ -7,11 +7,14 @@ from fedtern.kernels.bitstream import (
     unpack_levels,
 )
 from fedtern.kernels.elias import decode_levels, encode_levels, measure_levels
-from fedtern.kernels.scatter import scatter_add, tally
+from fedtern.kernels.scatter import add_bits, add_lanes, scatter_add, scatter_signs, spread, tally
 from fedtern.kernels.seeded import random_signs, rotate, sample_positions
-from fedtern.kernels.selection import first_unsafe, top_k
+from fedtern.kernels.selection import add_top_k, first_unsafe, top_k
 
 __all__ = [
+    "add_bits",
+    "add_lanes",
+    "add_top_k",
     "decode_gaps",
     "decode_levels",
     "encode_gaps",
@@ -23,6 +26,8 @@ __all__ = [
     "rotate",
     "sample_positions",
     "scatter_add",
+    "scatter_signs",
+    "spread",
     "tally",
     "top_k",
     "unpack_levels",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtern.kernels.compiler import Scalar, jit, trailing_zeros
 
-_WORD = 8  # bytes; every buffer that is read here ends in as many spare ones
+_ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @jit
@@ -21,25 +21,50 @@ def encode_gaps(
     remainders: NDArray[np.uint8],
     quotients: NDArray[np.uint8],
 ) -> Scalar:
-    """Write Golomb-coded gaps to two zeroed buffers and return the quotients' bits.
+    """Write Golomb-coded gaps to two buffers and return the quotients' bits.
 
     Algorithm 3: each gap is written as ``gap >> width`` ones and a zero, and ``width`` low bits.
+    Both streams are put together a machine word at a time.
     """
     previous = np.int64(-1)
-    low_at = np.int64(0)
-    unary_at = np.int64(0)
     mask = (np.int64(1) << width) - 1
+    low_word, low_bits, low_at = np.uint64(0), np.int64(0), np.int64(0)
+    word, bits, at = np.uint64(0), np.int64(0), np.int64(0)
     for j in range(indices.size):
         gap = indices[j] - previous - 1
         previous = indices[j]
-        if width > 0:  # else there may be no byte to write to
-            _put(remainders, low_at, width, np.uint64(gap & mask))
-        low_at += width
-        for _ in range(gap >> width):
-            quotients[unary_at >> 3] |= np.uint8(1 << (unary_at & 7))
-            unary_at += 1
-        unary_at += 1
-    return unary_at
+        low = np.uint64(gap & mask)
+        low_word |= low << np.uint64(low_bits)
+        low_bits += width
+        if low_bits >= 64:
+            low_at = _store(remainders, low_at, low_word, 8)
+            low_bits -= 64
+            low_word = low >> np.uint64(width - low_bits)
+        ones = gap >> width
+        while bits + ones >= 64:
+            at = _store(quotients, at, word | (_ONES << np.uint64(bits)), 8)
+            ones -= 64 - bits
+            word, bits = np.uint64(0), np.int64(0)
+        word |= ((np.uint64(1) << np.uint64(ones)) - np.uint64(1)) << np.uint64(bits)
+        bits += ones + 1
+        if bits == 64:
+            at = _store(quotients, at, word, 8)
+            word, bits = np.uint64(0), np.int64(0)
+    _store(remainders, low_at, low_word, (low_bits + 7) >> 3)
+    _store(quotients, at, word, (bits + 7) >> 3)
+    return 8 * at + bits
+
+
+@jit
+def _store(out: NDArray[np.uint8], at: Scalar, word: Scalar, count: Scalar) -> Scalar:
+    """Write the ``count`` low bytes of a word, lowest first, and return where the next one goes."""
+    if count == 8:
+        for j in range(8):  # a constant number of times: compiled to one instruction
+            out[at + j] = np.uint8((word >> np.uint64(8 * j)) & np.uint64(0xFF))
+    else:
+        for j in range(count):
+            out[at + j] = np.uint8((word >> np.uint64(8 * j)) & np.uint64(0xFF))
+    return at + count
 
 
 @jit

@@ -71,3 +71,47 @@ def _trailing_zeros() -> Callable[[Scalar], Scalar]:
 
 
 trailing_zeros: Callable[[Scalar], Scalar] = _Kernel[Any](_trailing_zeros, _count_trailing_zeros)
+
+
+def _find_reaching(x: Scalar, y: Scalar, start: Scalar, threshold: Scalar) -> Scalar:
+    """Bit i of the word: the magnitude of ``x[start + i]`` is spelled by ``threshold`` or more.
+
+    Unless ``y`` is None, it is added to these 64 values of ``x`` first.
+    """
+
+
+def _reaching() -> Callable[[Scalar, Scalar, Scalar, Scalar], Scalar]:
+    from llvmlite import ir
+    from numba import types
+    from numba.extending import intrinsic
+
+    # Left to itself, the compiler vectorises the comparison but not the collection of its bits.
+    number = ir.IntType(32)
+    floats, numbers = ir.VectorType(ir.FloatType(), 64), ir.VectorType(number, 64)
+    magnitude = ir.Constant(numbers, [0x7FFFFFFF] * 64)
+    nothing, zeros = ir.Constant(numbers, ir.Undefined), ir.Constant(numbers, [0] * 64)
+
+    @intrinsic
+    def reach(_context: Any, x: Any, y: Any, start: Any, threshold: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            def place(kind: Any, array: Any) -> Any:
+                data = context.make_array(kind)(context, builder, array).data
+                return builder.bitcast(builder.gep(data, [args[2]]), floats.as_pointer())
+
+            values = builder.load(place(x, args[0]), align=4)
+            if not isinstance(y, types.NoneType):
+                values = builder.fadd(values, builder.load(place(y, args[1]), align=4))
+                builder.store(values, place(x, args[0]), align=4)
+            spelled = builder.and_(builder.bitcast(values, numbers), magnitude)
+            first = builder.insert_element(nothing, args[3], number(0))
+            wanted = builder.shuffle_vector(first, nothing, zeros)
+            return builder.bitcast(builder.icmp_signed(">=", spelled, wanted), ir.IntType(64))
+
+        return types.uint64(x, y, types.int64, types.int32), generate
+
+    return cast(Callable[[Scalar, Scalar, Scalar, Scalar], Scalar], reach)
+
+
+reaching: Callable[[Scalar, Scalar, Scalar, Scalar], Scalar] = _Kernel[Any](
+    _reaching, _find_reaching
+)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 
-from fedtern.compressors import Compressor
+from fedtern.compressors import Accumulating, Compressor, thresholds_of
 from fedtern.layout import Layout, Vector
 from fedtern.memory.memory import EMPTY, State
-from fedtern.updates import Update
+from fedtern.updates import Sparse, Ternary, Update
 
 
 @dataclass(frozen=True)
@@ -27,19 +28,32 @@ class ErrorFeedback:
         self, delta: Vector, state: State, layout: Layout, rng: np.random.Generator
     ) -> tuple[Update, State]:
         """Compress residual + delta; what the update leaves out is the next residual."""
+        if (fused := self._fused) is not None:
+            known = state.get("residual"), state.get("thresholds")
+            update, thresholds = fused.accumulate(delta, *known, layout)
+            return update, {**self._settled(delta, update), "thresholds": thresholds}
         target = with_residual(delta, state)
         update = self.compressor.compress(target, layout, rng)
-        return update, self._settle(target, update)
+        return update, self._settled(target, update)
 
     def follow(self, delta: Vector, state: State, update: Update) -> State:
         """The state after a step that is known to have given ``update``."""
-        return self._settle(with_residual(delta, state), update)
+        target = with_residual(delta, state)
+        if self._fused is not None and isinstance(update, Sparse | Ternary):
+            thresholds = thresholds_of(update, np.abs(target[update.indices]))
+            return {**self._settled(target, update), "thresholds": thresholds}
+        return self._settled(target, update)
 
     def give_back(self, state: State, update: Update) -> State:
         """Put the whole update back into the residual."""
         return return_to_residual(state, update)
 
-    def _settle(self, target: Vector, update: Update) -> State:
+    @cached_property
+    def _fused(self) -> Accumulating | None:
+        # Kept, because asking a protocol takes longer than many a step.
+        return self.compressor if isinstance(self.compressor, Accumulating) else None
+
+    def _settled(self, target: Vector, update: Update) -> State:
         if self.compressor.loss == "none":
             return EMPTY
         update.add_to(target, -1.0)

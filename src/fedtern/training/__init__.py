@@ -12,3 +12,4 @@ from fedtern.training.tasks import TASKS as TASKS  # noqa: E402
 from fedtern.training.tasks import Task as Task  # noqa: E402
 from fedtern.training.tasks import get_task as get_task  # noqa: E402
 from fedtern.training.tasks import register_task as register_task  # noqa: E402
+from fedtern.training.tensors import compress_tensor as compress_tensor  # noqa: E402

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtern.kernels import scatter_add
+from fedtern.kernels import scatter_add, scatter_signs
 from fedtern.layout import Vector
 from fedtern.updates.update import Update
 
@@ -81,7 +81,10 @@ class Ternary:
 
     def add_to(self, out: Vector, scale: float = 1.0) -> None:
         """``out += scale * self``, in place."""
-        scatter_add(out, self.indices, self.values, np.float32(scale))
+        if self.ends is None:
+            scatter_signs(out, self.indices, self.signs, np.float32(scale) * self.mus[0])
+        else:
+            scatter_add(out, self.indices, self.values, np.float32(scale))
 
 
 @dataclass(frozen=True, eq=False)
