@@ -155,7 +155,8 @@ def test_error_feedback_compressors_contract(name, x):
         return
     d = share(x64, c)
     assert 0 <= d <= 1 + 1e-6
-    assert ((x64 - c) ** 2).sum() <= (1 - d) * norm * (1 + 1e-5) + 1e-9 * norm
+    # A mean is rounded to float32: by 2**-24 of it, which counts twice in what is left.
+    assert ((x64 - c) ** 2).sum() <= (1 - d) * norm * (1 + 1e-5) + 2e-7 * norm
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.5, 1.0]))

@@ -115,6 +115,23 @@ def test_ties_stay_with_the_lowest_index_when_the_threshold_rises_on_the_way(k):
     check_sum(x, np.zeros_like(x), k, 0.5)
 
 
+@pytest.mark.parametrize("strided", [(True, False), (False, True), (True, True)])
+def test_vectors_need_not_lie_together_in_memory(strided):
+    rng = np.random.default_rng(0)
+    x, y = (random_vector(rng, 20_000 if s else 10_000)[:: 2 if s else 1] for s in strided)
+    expected = x + y
+    indices, values = add_top_k(x, y, 25, 3.0)
+    assert np.array_equal(x, expected)
+    assert np.array_equal(indices, oracle(expected, 25))
+    assert np.array_equal(values, expected[indices])
+    assert np.array_equal(top_k(x, 25), indices)
+
+
+def test_vectors_of_different_sizes_are_not_added():
+    with pytest.raises(ValueError, match="3 values and 2"):
+        add_top_k(np.zeros(3, np.float32), np.zeros(2, np.float32), 1)
+
+
 def test_everything_is_nan_with_all_bits_set():
     x = np.full(20_000, -1, np.int32).view(np.float32)
     assert add_top_k(x, None, 3, 1.0)[0].tolist() == [0, 1, 2]

@@ -107,6 +107,9 @@ def _reaching() -> Callable[[Scalar, Scalar, Scalar, Scalar], Scalar]:
             wanted = builder.shuffle_vector(first, nothing, zeros)
             return builder.bitcast(builder.icmp_signed(">=", spelled, wanted), ir.IntType(64))
 
+        arrays = (x,) if isinstance(y, types.NoneType) else (x, y)
+        if any(array.dtype != types.float32 or array.layout != "C" for array in arrays):
+            return None  # which Numba reports as a call that it has no code for
         return types.uint64(x, y, types.int64, types.int32), generate
 
     return cast(Callable[[Scalar, Scalar, Scalar, Scalar], Scalar], reach)

@@ -32,7 +32,7 @@ def top_k(x: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     >>> top_k(np.array([1, -3, 0, 3, -1], np.float32), 3)
     array([0, 1, 3])
     """
-    return add_top_k(np.ascontiguousarray(x), None, k)[0]
+    return add_top_k(x, None, k)[0]
 
 
 def add_top_k(
@@ -43,6 +43,11 @@ def add_top_k(
     ``threshold`` is a magnitude that a few more than k values may reach, 0 if none is known; it
     changes how long this takes, and nothing else.
     """
+    if y is not None and y.shape != x.shape:
+        raise ValueError(f"got {x.size} values and {y.size} to add to them")
+    if not x.flags.c_contiguous or not (y is None or y.flags.c_contiguous):
+        # Blocks are read as they lie in memory.
+        x, y = np.ascontiguousarray(x if y is None else np.add(x, y, out=x)), None
     least = int(_spelled(threshold))
     if not 0 < least < _UNSAFE:
         least = _guess(x, y, k)
