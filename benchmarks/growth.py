@@ -1,4 +1,4 @@
-"""How the cost of each stage grows: with the number of values, with how many are sent, with clients.
+"""How the cost of each stage grows with the number of values, with how many are sent, with clients.
 
 What counts is the exponent, the slope of a line through the logarithms: 1 is linear. Small vectors
 live in caches and large ones do not, so that even adding two vectors grows faster than linearly:
@@ -8,6 +8,7 @@ its exponent over the same sizes stands beside.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,7 +29,8 @@ class Stages:
     def __init__(self, size: int, p: float) -> None:
         self.rng = np.random.default_rng(size)
         self.layout, self.codec = Layout.flat(size), TernaryCodec()
-        self.memory, self.state = ErrorFeedback(SparseTernary(p)), State(EMPTY)
+        self.memory = ErrorFeedback(SparseTernary(p))
+        self.state: State = EMPTY
         self.source = self.rng.standard_normal(size, np.float32)
         self.delta = self.source.copy()
         self.weights = np.zeros(size, np.float32)
@@ -74,8 +76,10 @@ def rows(options: Options) -> Rows:
     sizes = [10.0**e for e in np.arange(4, most + 0.1, 0.5)]
     curves = _measure([(round(n), round(n), P) for n in sizes], options.quick)
     adding = exponent(curves["np.add"])
+    add = f"np.add {exponent(_last(curves['np.add'])):.2f}"
     for stage in STAGES:
-        yield _row(f"{stage}, by values", f"10^4 to 10^{most} values", curves[stage], adding)
+        row = _row(f"{stage}, by values", f"10^4 to 10^{most} values", curves[stage], adding)
+        yield replace(row, note=f"{row.note} ({add})")
     size = 100_000 if options.quick else 1_000_000
     rates = (1 / 1000, 1 / 400, 1 / 100, 1 / 40, 1 / 10)
     curves = _measure([(int(size * p), size, p) for p in rates], options.quick)
@@ -89,12 +93,16 @@ def rows(options: Options) -> Rows:
     yield _row("aggregate, by clients", f"1 to {counts[-1]:,} uploads of {size:,}", aggregated)
 
 
+def _last(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The last decade, where neither overheads nor caches flatter."""
+    return [(x, y) for x, y in points if x >= 0.09 * points[-1][0]]
+
+
 def _row(
     name: str, note: str, points: list[tuple[float, float]], adding: float | None = None
 ) -> Row:
     peer = "linear growth" if adding is None else "np.add over the same sizes"
     theirs = 1.0 if adding is None else adding
     ends = f"{points[0][1]:.3g} to {points[-1][1]:.3g} ms"
-    last = points[-2:]  # where caches no longer help
-    note = f"{note}; {ends}; last step {exponent(last):.2f}"
+    note = f"{note}; {ends}; {exponent(_last(points)):.2f} over the last decade"
     return Row(name, peer, exponent(points), theirs, "exponent", LINEAR, note, tuple(points))

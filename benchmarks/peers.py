@@ -36,9 +36,9 @@ def gaps(update: Ternary) -> bytes:
 
 def from_gaps(data: bytes, count: int) -> Ternary:
     width = (len(data) - (count + 7) // 8) // count
-    between = np.frombuffer(data, np.uint16 if width == 2 else np.uint32, count)
+    between = np.frombuffer(data, f"<u{width}", count).astype(np.int64)
     signs = np.unpackbits(np.frombuffer(data, np.uint8, offset=width * count), count=count)
-    return Ternary(VGG11S, np.cumsum(between + np.int64(1)) - 1, signs.view(np.bool_), MU)
+    return Ternary(VGG11S, np.cumsum(between + 1) - 1, signs.view(np.bool_), MU)
 
 
 def dense(update: Ternary) -> bytes:
@@ -81,29 +81,34 @@ def rows(options: Options) -> Rows:
         if pack is None:
             yield Row(name, name, note="not installed: pip install zstandard")
             continue
-        squeeze, back = pack
-        for form, (make, unmake) in FORMS.items():
-            theirs = squeeze(make(update))
-            restored = unmake(back(theirs), update.indices.size)
-            assert np.array_equal(restored.to_dense() != 0, update.to_dense() != 0)
-            slow = form == "dense array" and not name.endswith("6")
-            seconds = take_turns(
-                {
-                    "ours": lambda: codec.encode(update, layout),
-                    "theirs": lambda make=make, squeeze=squeeze: squeeze(make(update)),
-                    "our way back": lambda: codec.decode(ours, layout),
-                    "their way back": lambda unmake=unmake, back=back, data=theirs: unmake(
-                        back(data), update.indices.size
-                    ),
-                },
-                min(repeats, 5) if slow else repeats,
-            )
-            us = {key: 1e6 * value for key, value in seconds.items()}
-            peer = f"{name} of the {form}"
-            yield Row("size", peer, len(ours), len(theirs), "bytes")
-            yield Row("encode", peer, us["ours"], us["theirs"], "us")
-            yield Row("decode", peer, us["our way back"], us["their way back"], "us")
-    yield from _nncodec(update, ours, take_turns({"": lambda: codec.encode(update, layout)}, 5)[""])
+        for form in FORMS:
+            yield from _against(name, pack, form, update, repeats)
+    seconds = take_turns({"": lambda: codec.encode(update, layout)}, repeats)[""]
+    yield from _nncodec(update, ours, seconds)
+
+
+def _against(name: str, pack: tuple[Pack, Pack], form: str, update: Ternary, repeats: int) -> Rows:
+    """Size and times beside one compressor on one form of the update."""
+    codec, layout, count = TernaryCodec(), Layout.flat(VGG11S), update.indices.size
+    (squeeze, back), (make, unmake) = pack, FORMS[form]
+    ours, theirs = codec.encode(update, layout), squeeze(make(update))
+    restored = unmake(back(theirs), count)
+    if not np.array_equal(restored.to_dense(), update.to_dense()):
+        raise ValueError(f"{name} of the {form} does not give back what it was given")
+    seconds = take_turns(
+        {
+            "encode": lambda: codec.encode(update, layout),
+            "their encode": lambda: squeeze(make(update)),
+            "decode": lambda: codec.decode(ours, layout),
+            "their decode": lambda: unmake(back(theirs), count),
+        },
+        repeats if form == "gaps" else min(repeats, 7),
+    )
+    us = {key: 1e6 * value for key, value in seconds.items()}
+    peer = f"{name} of the {form}"
+    yield Row("size", peer, len(ours), len(theirs), "bytes")
+    yield Row("encode", peer, us["encode"], us["their encode"], "us")
+    yield Row("decode", peer, us["decode"], us["their decode"], "us")
 
 
 def _nncodec(update: Ternary, ours: bytes, seconds: float) -> Rows:
@@ -113,8 +118,8 @@ def _nncodec(update: Ternary, ours: bytes, seconds: float) -> Rows:
     if python is None:
         yield Row(
             "nncodec", peer,
-            note="not installed; it needs numpy < 2 and so an environment of its own: python -m venv"
-            f" NN && NN/bin/pip install nncodec, then {PYTHON}=NN/bin/python",
+            note="not installed; it wants numpy < 2, so an environment of its own:"
+            f" python -m venv NN && NN/bin/pip install nncodec, then {PYTHON}=NN/bin/python",
         )  # fmt: skip
         return
     script = Path(__file__).with_name("nncodec_peer.py")

@@ -93,9 +93,8 @@ def _line(row: dict[str, Any]) -> str:
     target = row["target"]
     goal = ""
     if target is not None:
-        unit = f" {row['unit']}" if target["of"] == "ours" else ""
         verdict = {True: " yes", False: " NO", None: ""}[row["reached"]]
-        goal = f"{target['sense']} {target['bound']:g}{unit}{verdict}"
+        goal = f"{target['sense']} {target['bound']:g}{verdict}"
     cells = [_figure(row[key]) for key in ("ours", "theirs")]
     words = "; ".join(part for part in (row["peer"], row["note"]) if part)
     ratio = _figure(row["ratio"])
