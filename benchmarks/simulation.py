@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -82,10 +83,20 @@ def _train(task: Task, dataset: Dataset, threads: int, seed: int, pipe: Connecti
         pipe.send(None)
 
 
-def _speed(play: Callable[[int], object], rounds: int) -> float:
-    begin = time.perf_counter()
+def _measured(play: Callable[[int], object], rounds: int) -> tuple[float, float]:
+    """Rounds a second, and seconds of all cores for each."""
+    begin, worked = time.perf_counter(), _worked()
     play(rounds)
-    return rounds / (time.perf_counter() - begin)
+    return rounds / (time.perf_counter() - begin), (_worked() - worked) / rounds
+
+
+def _worked() -> float:
+    """Seconds of CPU that this process and its children have had; idle ones add nothing."""
+    ticks = 0
+    for pid in (os.getpid(), *(child.pid for child in multiprocessing.active_children())):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def compare(name: str, options: Options) -> Row:
@@ -113,9 +124,12 @@ def compare(name: str, options: Options) -> Row:
         seconds, turns = (QUICK_SECONDS, 2) if options.quick else (SECONDS, 7)
         rounds = max(round(seconds * max(trials)), 2)
         speeds: list[list[float]] = [[] for _ in plays]
+        costs = [0.0 for _ in plays]
         for _ in range(turns):
-            for play, found in zip(plays, speeds, strict=True):
-                found.append(_speed(play, rounds))
+            for i, play in enumerate(plays):
+                speed, cost = _measured(play, rounds)
+                speeds[i].append(speed)
+                costs[i] += cost
     for other in loops:
         other.close()
     ratios = [a / b for a, b in zip(*speeds, strict=True)]
@@ -127,6 +141,7 @@ def compare(name: str, options: Options) -> Row:
             if other is not loop
         ),
         f"{turns} turns of {rounds} rounds, ratios {min(ratios):.2f} to {max(ratios):.2f}",
+        f"by CPU time {costs[1] / costs[0]:.2f}",
     ]
     return Row(
         name,
@@ -142,7 +157,7 @@ def compare(name: str, options: Options) -> Row:
 def _trial(play: Callable[[int], object]) -> float:
     """The speed of two rounds after a first one."""
     play(1)
-    return _speed(play, 2)
+    return _measured(play, 2)[0]
 
 
 def rows(options: Options) -> Rows:
