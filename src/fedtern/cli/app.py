@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fedtern import __version__
+from fedtern.cli.bench import bench
 from fedtern.cli.errors import one_sentence
 from fedtern.cli.inspect import inspect_command
 from fedtern.report import write_report
@@ -66,4 +67,5 @@ def report(
     typer.echo(json.dumps({"report": str(written)}) if as_json else f"report: {written}")
 
 
+app.command("bench")(bench)
 app.command("inspect")(inspect_command)

@@ -1,0 +1,80 @@
+"""Rounds of the simulator against those of Flower's, for the same model, data and cohort.
+
+Flower averages uncompressed updates (FedAvg); ours compresses them in both directions. Its start-up
+and its first rounds are not counted.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+import tasks
+from fedtern import Environment, stc
+from fedtern.engines.simulation import federate
+from fedtern.training.sgd import Sgd
+from rows import Options, Row, Rows, Target
+
+SKIPPED = 5  # first rounds, in which actors start and load their data
+TARGETS = {"logistic-mnist": 40.0}
+PEER = "Flower's simulation, FedAvg"
+
+
+def rows(options: Options) -> Rows:
+    if find_spec("flwr") is None or find_spec("ray") is None:
+        install = "pip install 'flwr[simulation]==1.41.0' torch==2.13.0"
+        yield Row("flower", PEER, note=f"not installed: {install}")
+        return
+    torch.set_num_threads(1)
+    for name in tasks.TASKS[:1] if options.quick else tasks.TASKS:
+        yield compare(name, options)
+
+
+def compare(name: str, options: Options) -> Row:
+    """Ours before and after each of Flower's runs."""
+    task, dataset, remark = tasks.load(name)
+    sgd = Sgd(task.learning_rate, task.momentum, task.weight_decay)
+    rounds = 10 if options.quick else 40
+    mine, theirs = [], []
+    with closing(federate(task, dataset, stc(), Environment(), sgd, seed=0)) as federation:
+        for _ in range(3):  # compile and warm up
+            federation.step()
+        for turn in range(2 if options.quick else 3):
+            if turn:
+                theirs += _flower(name, rounds)
+            until = time.perf_counter() + 2.0
+            while (begin := time.perf_counter()) < until:
+                federation.step()
+                mine.append(time.perf_counter() - begin)
+    ours, flower = 1 / statistics.median(mine), 1 / statistics.median(theirs)
+    target = Target(">=", TARGETS[name]) if name in TARGETS else None
+    note = f"medians of {len(mine)} and {len(theirs)} rounds"
+    return Row(
+        name, PEER, ours, flower, "rounds/s", target, "; ".join(filter(None, (remark, note)))
+    )
+
+
+def _flower(name: str, rounds: int) -> list[float]:
+    """The seconds of each round, once they have settled."""
+    script = Path(__file__).with_name("flower_app.py")
+    with tempfile.TemporaryDirectory() as home:
+        done = subprocess.run(
+            [sys.executable, str(script), name, str(rounds + SKIPPED)],
+            env={**os.environ, "FLWR_HOME": home, "PYTHONPATH": str(script.parent)},
+            capture_output=True,
+            check=False,
+            text=True,
+        )
+    found = [float(x.split()[1]) for x in done.stdout.splitlines() if x.startswith("round ")]
+    if len(found) <= SKIPPED:
+        raise RuntimeError(f"Flower ended with {done.returncode}: {done.stderr[-2000:]}")
+    return found[SKIPPED:]

@@ -1,0 +1,166 @@
+"""Rounds of the simulator against training alone.
+
+Ours is a whole round of STC: ten of a hundred clients catch up, train on a batch of 20, compress,
+encode; the server decodes, adds up and answers. The limit is the passes over as many batches in a
+plain PyTorch loop that goes on from step to step and talks to nobody: in as many processes as there
+are cores, each with a thread, or in one process with all threads, whichever is faster here.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import closing
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+import tasks
+from fedtern import Environment, stc
+from fedtern.data import Dataset
+from fedtern.engines.simulation import federate
+from fedtern.training.sgd import Sgd
+from fedtern.training.tasks import Task
+from rows import Options, Row, Rows, Target
+
+TARGETS = {"cnn-kws": 0.85, "lstm-fashion": 0.85, "vgg11s-cifar10": 0.90}
+SECONDS, QUICK_SECONDS = 2.5, 0.3  # of each turn, about
+
+
+class Loop:
+    """Forked processes that train, each on its own, and do nothing else."""
+
+    def __init__(self, task: Task, dataset: Dataset, processes: int, threads: int) -> None:
+        self.processes, self.threads = processes, threads
+        context = multiprocessing.get_context("fork")
+        self._pipes: list[Connection] = []
+        self._workers = []
+        for seed in range(processes):
+            ours, theirs = context.Pipe()
+            arguments = (task, dataset, threads, seed, theirs)
+            worker = context.Process(target=_train, args=arguments, daemon=True)
+            worker.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._workers.append(worker)
+
+    def run(self, batches: int) -> None:
+        """Train on that many batches in all."""
+        shares = [len(range(i, batches, self.processes)) for i in range(self.processes)]
+        for pipe, share in zip(self._pipes, shares, strict=True):
+            pipe.send(share)
+        for pipe in self._pipes:
+            pipe.recv()
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            pipe.send(None)  # not closed: other processes that were forked hold it, too
+        for worker in self._workers:
+            worker.join()
+
+
+def _train(task: Task, dataset: Dataset, threads: int, seed: int, pipe: Connection) -> None:
+    torch.set_num_threads(threads)
+    model, (examples, _) = task.build(0), task.examples(dataset)
+    sgd = torch.optim.SGD(
+        model.parameters(), task.learning_rate, task.momentum, 0, task.weight_decay, fused=True
+    )
+    rng, size = np.random.default_rng(seed), Environment().batch_size
+    order, at = rng.permutation(len(examples)), 0
+    while (batches := pipe.recv()) is not None:
+        for _ in range(batches):
+            at = at + size if at + 2 * size <= len(order) else 0
+            inputs, labels = examples.batch(order[at : at + size], lambda: rng)
+            sgd.zero_grad()
+            functional.cross_entropy(model(inputs), labels).backward()  # type: ignore[no-untyped-call]
+            sgd.step()
+        pipe.send(None)
+
+
+def _measured(play: Callable[[int], object], rounds: int) -> tuple[float, float]:
+    """Rounds a second, and seconds of all cores for each."""
+    begin, worked = time.perf_counter(), _worked()
+    play(rounds)
+    return rounds / (time.perf_counter() - begin), (_worked() - worked) / rounds
+
+
+def _worked() -> float:
+    """Seconds of CPU that this process and its children have had; idle ones add nothing."""
+    ticks = 0
+    for pid in (os.getpid(), *(child.pid for child in multiprocessing.active_children())):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def compare(name: str, options: Options) -> Row:
+    """Our rounds a second beside those of the limit."""
+    task, dataset, remark = tasks.load(name)
+    cores, cohort = len(os.sched_getaffinity(0)), Environment().cohort_size
+    sgd = Sgd(task.learning_rate, task.momentum, task.weight_decay)
+    loops = [Loop(task, dataset, cores, 1)]
+    if cores > 1:
+        loops.append(Loop(task, dataset, 1, cores))
+    federation = federate(task, dataset, stc(), Environment(), sgd, seed=0)
+
+    def ours(rounds: int) -> None:
+        for _ in range(rounds):
+            federation.step()
+
+    def limit(loop: Loop) -> Callable[[int], None]:
+        return lambda rounds: loop.run(cohort * rounds)
+
+    with closing(federation):
+        ours(2)  # compile and warm up
+        trials = [_trial(limit(loop)) for loop in loops]
+        loop = loops[int(np.argmax(trials))]
+        plays = [ours, limit(loop)]
+        seconds, turns = (QUICK_SECONDS, 2) if options.quick else (SECONDS, 7)
+        rounds = max(round(seconds * max(trials)), 2)
+        speeds: list[list[float]] = [[] for _ in plays]
+        costs = [0.0 for _ in plays]
+        for _ in range(turns):
+            for i, play in enumerate(plays):
+                speed, cost = _measured(play, rounds)
+                speeds[i].append(speed)
+                costs[i] += cost
+    for other in loops:
+        other.close()
+    ratios = [a / b for a, b in zip(*speeds, strict=True)]
+    notes = [
+        remark,
+        *(
+            f"{other.processes} x {other.threads} tried: {speed:.3g}"
+            for other, speed in zip(loops, trials, strict=True)
+            if other is not loop
+        ),
+        f"{turns} turns of {rounds} rounds, ratios {min(ratios):.2f} to {max(ratios):.2f}",
+        f"by CPU time {costs[1] / costs[0]:.2f}",
+    ]
+    return Row(
+        name,
+        f"plain loop, processes x threads = {loop.processes} x {loop.threads}",
+        statistics.median(speeds[0]),
+        statistics.median(speeds[1]),
+        "rounds/s",
+        Target(">=", TARGETS[name]) if name in TARGETS else None,
+        "; ".join(filter(None, notes)),
+    )
+
+
+def _trial(play: Callable[[int], object]) -> float:
+    """The speed of two rounds after a first one."""
+    play(1)
+    return _measured(play, 2)[0]
+
+
+def rows(options: Options) -> Rows:
+    torch.set_num_threads(1)  # as `fedtern run` does, and before anything is forked
+    for name in tasks.TASKS:
+        yield compare(name, options)
