@@ -207,5 +207,5 @@ def _on_disk(quick: bool) -> Rows:
     yield Row(
         "the same with a batch of VGG11*", "held in memory",
         batch + found.again, batch + found.held, "ms",
-        note=f"a batch takes {found.batch:.3g} ms on one core, and all cores train",
+        note=f"added up: a batch takes {found.batch:.3g} ms on one core, and all cores train",
     )  # fmt: skip
