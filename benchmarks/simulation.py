@@ -117,7 +117,8 @@ def compare(name: str, options: Options) -> Row:
         return lambda rounds: loop.run(cohort * rounds)
 
     with closing(federation):
-        ours(2)  # compile and warm up
+        # Until most clients have taken part once: what they leave behind is then in memory.
+        ours(2 if options.quick else 25)
         trials = [_trial(limit(loop)) for loop in loops]
         loop = loops[int(np.argmax(trials))]
         plays = [ours, limit(loop)]

@@ -104,8 +104,9 @@ class Federation:
         method, layout = self.server.terms.method, self.server.terms.layout
         cohort = self.environment.cohort(self.seed, self.server.round)
         lags = [self.server.round - int(self._rounds[i]) for i in cohort]
-        down = [self._download(i) for i in cohort]
+        # Other processes, if there are any, have begun when this returns.
         outcomes = self.trainer.train(self.witness.weights, (self._job(i) for i in cohort))
+        down = [self._download(i) for i in cohort]
         up = []
         for i in cohort:
             with self.meter.phase("train"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import multiprocessing
 import signal
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from fedtern.layout import Vector
 from fedtern.training.clients import Job, LocalTraining, Outcome
 
 _CHUNK = 1000  # test examples at a time
+_AHEAD = 2  # jobs that a worker has: the next one is there when it has done the first
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +36,8 @@ class _Slot:
 class _Worker:
     process: BaseProcess
     pipe: Connection
-    slot: _Slot
+    slots: list[_Slot]
+    queue: deque[tuple[int, int]]  # numbers of the jobs it has, and their slots
 
 
 class ParallelTraining:
@@ -52,64 +55,77 @@ class ParallelTraining:
         context = multiprocessing.get_context("fork")
         self._workers: list[_Worker] = []
         for _ in range(workers):
-            moments = _shared(size if local.observe else 0)
-            slot = _Slot(_shared(size), _shared(size if local.sgd.momentum else 0), moments)
+            slots = [
+                _Slot(
+                    _shared(size),
+                    _shared(size if local.sgd.momentum else 0),
+                    _shared(size if local.observe else 0),
+                )
+                for _ in range(_AHEAD)
+            ]
             ours, theirs = context.Pipe()
             others = [worker.pipe for worker in self._workers] + [ours]
-            arguments = (local, self._weights, slot, theirs, others)
+            arguments = (local, self._weights, slots, theirs, others)
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
             theirs.close()
-            self._workers.append(_Worker(process, ours, slot))
+            self._workers.append(_Worker(process, ours, slots, deque()))
 
     def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        """What becomes of each job, in their order; all start from the same weights."""
+        """What becomes of each job, in their order; all start from the same weights.
+
+        They begin at once: whoever asks for the first outcome later can do something else first.
+        """
+        self._forget()
         self._weights[...] = weights
         waiting = enumerate(jobs)
-        busy: dict[object, tuple[int, _Worker]] = {}
+        for slot in range(_AHEAD):
+            for worker in self._workers:
+                self._assign(worker, slot, waiting)
+        return self._outcomes(waiting)
+
+    def _outcomes(self, waiting: Iterator[tuple[int, Job]]) -> Iterator[Outcome]:
         done: dict[int, Outcome] = {}
         following = 0
-        try:
-            for worker in self._workers:
-                self._assign(worker, waiting, busy)
-            while busy or done:
-                while following in done:
-                    yield done.pop(following)
-                    following += 1
-                for pipe in wait([worker.pipe for _, worker in busy.values()]) if busy else []:
-                    number, worker = busy.pop(pipe)
-                    self._receive(worker)
-                    done[number] = self._outcome(worker)
-                    self._assign(worker, waiting, busy)
-        finally:
-            for _, worker in busy.values():  # nobody wants to know, but it must not be taken for
-                self._receive(worker)  # the answer to something else
+        while done or any(worker.queue for worker in self._workers):
+            while following in done:
+                yield done.pop(following)
+                following += 1
+            busy = {worker.pipe: worker for worker in self._workers if worker.queue}
+            for pipe in wait(list(busy)) if busy else []:
+                worker = busy[pipe]  # type: ignore[index]
+                self._receive(worker)
+                number, slot = worker.queue.popleft()
+                done[number] = self._outcome(worker.slots[slot])
+                self._assign(worker, slot, waiting)
 
-    def _assign(
-        self,
-        worker: _Worker,
-        waiting: Iterator[tuple[int, Job]],
-        busy: dict[object, tuple[int, _Worker]],
-    ) -> None:
+    def _assign(self, worker: _Worker, slot: int, waiting: Iterator[tuple[int, Job]]) -> None:
         if (found := next(waiting, None)) is None:
             return
         number, job = found
         if job.velocity is not None:
-            worker.slot.velocity[...] = job.velocity
+            worker.slots[slot].velocity[...] = job.velocity
         moving = job.velocity is not None
-        self._send(worker, ("train", job.client, job.position, job.round, moving))
-        busy[worker.pipe] = number, worker
+        self._send(worker, ("train", slot, job.client, job.position, job.round, moving))
+        worker.queue.append((number, slot))
 
-    def _outcome(self, worker: _Worker) -> Outcome:
-        slot, local = worker.slot, self.local
+    def _outcome(self, slot: _Slot) -> Outcome:
         return Outcome(
             slot.delta.copy(),
-            slot.velocity.copy() if local.sgd.momentum else None,
-            slot.moments.copy() if local.observe else None,
+            slot.velocity.copy() if self.local.sgd.momentum else None,
+            slot.moments.copy() if self.local.observe else None,
         )
+
+    def _forget(self) -> None:
+        """Wait for jobs whose outcome nobody has asked for."""
+        for worker in self._workers:
+            while worker.queue:
+                worker.queue.popleft()
+                self._receive(worker)
 
     def evaluate(self, weights: Vector) -> tuple[float, float]:
         """Mean loss and accuracy over all test examples, of which each worker takes a share."""
+        self._forget()
         self._weights[...] = weights
         for number, worker in enumerate(self._workers):
             self._send(worker, ("evaluate", number, len(self._workers)))
@@ -162,7 +178,7 @@ class ParallelTraining:
 def _work(
     local: LocalTraining,
     weights: Vector,
-    slot: _Slot,
+    slots: list[_Slot],
     pipe: Connection,
     others: list[Connection],
 ) -> None:
@@ -179,7 +195,8 @@ def _work(
             return
         try:
             if kind == "train":
-                _train(local, weights, slot, *rest)
+                slot, *rest = rest
+                _train(local, weights, slots[slot], *rest)
                 pipe.send([])
             else:
                 pipe.send(_evaluate(local, weights, *rest))
@@ -196,11 +213,10 @@ def _train(
     round: int,
     moving: bool,
 ) -> None:
-    velocity = slot.velocity.copy() if moving else None
-    (outcome,) = local.train(weights, [Job(client, position, round, velocity)])
-    slot.delta[...] = outcome.delta
-    if outcome.velocity is not None:
-        slot.velocity[...] = outcome.velocity
+    velocity = slot.velocity if moving else None
+    outcome = local.turn(weights, Job(client, position, round), velocity, slot.delta)
+    if outcome.velocity is not None and not moving:
+        slot.velocity[...] = outcome.velocity  # else it is there already
     if outcome.moments is not None:
         slot.moments[...] = outcome.moments
 

@@ -104,9 +104,13 @@ class LocalTraining:
     def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
         """What becomes of each job, in their order; all start from the same weights."""
         for job in jobs:
-            yield self._one(weights, job)
+            velocity = None if job.velocity is None else job.velocity.copy()
+            yield self.turn(weights, job, velocity)
 
-    def _one(self, weights: Vector, job: Job) -> Outcome:
+    def turn(
+        self, weights: Vector, job: Job, velocity: Vector | None, delta: Vector | None = None
+    ) -> Outcome:
+        """One job; ``velocity`` is taken over and written to, and the outcome's into ``delta``."""
         seed = np.random.SeedSequence(self.seed, spawn_key=(2, job.client, job.position))
         self.model.load(weights)
         trained = self.model.train(
@@ -114,13 +118,12 @@ class LocalTraining:
             self.sgd.learning_rate,
             self.sgd.momentum,
             self.sgd.weight_decay,
-            job.velocity,
+            velocity,
             seed=int(seed.generate_state(1)[0]),
             restrict=self.restriction(job.client, job.round),
             observe=self.observe,
         )
-        with np.errstate(over="ignore", invalid="ignore"):  # refused when it is compressed
-            return Outcome(self.model.weights - weights, *trained)
+        return Outcome(self.model.change(weights, delta), *trained)
 
     def _batch(
         self, indices: NDArray[np.int64], rng: Callable[[], np.random.Generator]

@@ -49,6 +49,12 @@ class FlatModel:
         vector: Vector = self.flat.detach().cpu().numpy().copy()
         return vector
 
+    def change(self, weights: Vector, out: Vector | None = None) -> Vector:
+        """How far the parameters are from some weights."""
+        with np.errstate(over="ignore", invalid="ignore"):  # refused when it is compressed
+            difference: Vector = np.subtract(self.flat.detach().cpu().numpy(), weights, out=out)
+        return difference
+
     def load(self, weights: Vector) -> None:
         """Set the parameters."""
         # Not from_numpy: the weights of a server or client are read-only.
@@ -70,10 +76,10 @@ class FlatModel:
 
         What is random inside the model, such as dropout, follows from ``seed`` alone. Every step
         goes through ``restrict``, which may write to it. With ``observe``, each example is looked
-        at by itself, which takes longer.
+        at by itself, which takes longer. ``velocity`` is taken over and written to.
         """
         self.module.train()
-        speed = None if velocity is None else torch.tensor(velocity, device=self.flat.device)
+        speed = None if velocity is None else torch.as_tensor(velocity, device=self.flat.device)
         device = self.flat.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             # Not torch.manual_seed: where there is no GPU, it keeps a stack trace of every call.
