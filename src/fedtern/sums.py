@@ -87,7 +87,7 @@ def _tally(updates: Sequence[Signs]) -> Tally:
 def _series(updates: Sequence[Sparse | Ternary]) -> Series:
     turns = len(updates)
     keys = np.concatenate([u.indices * turns + turn for turn, u in enumerate(updates)])
-    order = np.argsort(keys)
+    order = np.argsort(keys, kind="stable")  # which makes use of each update being sorted
     values = np.concatenate([u.values for u in updates])
     ternary = [u for u in updates if isinstance(u, Ternary)]
     same = len(ternary) == turns and len({u.mus.size for u in ternary}) == 1

@@ -78,13 +78,16 @@ def _signed(
     mus: Vector, signs: NDArray[np.bool_], keys: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> Vector:
     """The value of each touch of ternary updates, from their table of magnitudes."""
-    turns = mus.shape[0]
-    where = keys % turns, segment_of(keys // turns, ends)
-    used = np.zeros(mus.shape, np.bool_)
-    used[where] = True
-    if not np.array_equal(mus > 0, used) or (mus < 0).any():
+    turns, segments = mus.shape
+    cells = keys % turns  # of the table, row by row
+    if segments > 1:
+        cells = cells * segments + segment_of(keys // turns, ends)
+    table = mus.reshape(-1)
+    used = np.bincount(cells, minlength=table.size) > 0
+    if not np.array_equal(table > 0, used) or (table < 0).any():
         raise DecodeError("a magnitude is not positive, or belongs to no position")
-    values: Vector = np.where(signs, mus[where], -mus[where])
+    magnitudes = table[cells]
+    values: Vector = np.where(signs, magnitudes, -magnitudes)
     return values
 
 
