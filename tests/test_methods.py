@@ -347,6 +347,24 @@ def test_binary_updates_have_one_sign_in_each_tensor():
         assert np.unique(part[part != 0]).size == 1
 
 
+def test_the_stronger_sign_is_that_of_k_values():
+    x = np.full(1000, -9.0, np.float32)
+    x[5] = 10.0
+    update = SparseBinary(0.1).compress(x, Layout.flat(1000), rng())
+    assert update.indices.size == 100
+    assert update.values.tolist() == [-9.0] * 100
+
+
+def test_a_tensor_of_one_value_is_not_clipped_away():
+    layout = Layout(("w", "b"), ((4,), (1,)))
+    update = StochasticTernary(2.5).compress(np.float32([1, 2, 3, 4, 7]), layout, rng())
+    assert update.to_dense()[4] == 7
+
+
+def test_equal_settings_have_equal_digests():
+    assert BY_NAME["dgc"](warmup=np.int64(30)).digest == BY_NAME["dgc"]().digest
+
+
 @pytest.mark.parametrize("name", ["structured", "structured-rank"])
 def test_training_in_the_subspace_loses_nothing(name):
     """Steps within the subspace that a round's upload tells of arrive as they were."""

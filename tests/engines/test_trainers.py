@@ -193,3 +193,35 @@ def test_simulate_ends_its_workers():
     before = len(torch.multiprocessing.active_children())
     rounds.close()
     assert len(torch.multiprocessing.active_children()) == before - 2
+
+
+def test_layers_that_share_weights_are_no_stack():
+    def tied() -> nn.Module:
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+        model[3].weight = model[1].weight
+        return model
+
+    assert not StackTraining.suits(local(tied))
+
+
+def test_an_error_in_a_worker_does_not_confuse_what_follows():
+    def once(client: int, round: int):
+        if round == 7:
+            raise KeyError("seven")
+
+    many = ParallelTraining(local(convolution, restriction=once), 2)
+    weights = many.local.model.weights
+    try:
+        with pytest.raises(KeyError):
+            list(many.train(weights, [Job(i, 0, 7 if i == 1 else 0) for i in range(5)]))
+        assert len(list(many.train(weights, jobs(weights.size, velocity=False)))) == 5
+        assert many.evaluate(weights) == many.local.evaluate(weights)
+    finally:
+        many.close()
+
+
+def test_moments_count_what_momentum_adds():
+    without, with_it = (local(perceptron, momentum=m, observe=True) for m in (0.0, 0.9))
+    weights = without.model.weights
+    (a,), (b,) = (one.train(weights, [Job(0, 0)]) for one in (without, with_it))
+    assert np.allclose(b.moments, 100 * a.moments, rtol=1e-4)

@@ -50,7 +50,8 @@ class StochasticTernary:
             magnitudes = np.abs(part)
             if self.clip is not None and part.size:
                 most = np.float32(self.clip * part.std(dtype=np.float64))
-                np.minimum(magnitudes, most, out=magnitudes)
+                if most > 0:  # or all values are equal, such as a single one
+                    np.minimum(magnitudes, most, out=magnitudes)
             scales.append(magnitudes.max(initial=0.0))
             # A chance is below 1, so that the largest value is always kept.
             kept = chances[start:end] * scales[-1] < magnitudes

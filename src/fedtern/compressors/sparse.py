@@ -123,12 +123,13 @@ class SparseBinary:
         for start, end in pairwise([0, *ends.tolist()]):
             k = count_kept(end - start, self.p)
             sides = [top_k(side[start:end], k) + start for side in (high, low)]
-            means = [mean_of(np.abs(x[side])) for side in sides]
-            positive = means[0] >= means[1]
+            # Of k values: where there are fewer of a sign, the others count as nothing.
+            strengths = [np.abs(x[side]).sum(dtype=np.float64) for side in sides]
+            positive = bool(strengths[0] >= strengths[1])
             kept = sides[0 if positive else 1]
             indices.append(kept)
             signs.append(np.full(kept.size, positive))
-            mus.append(max(means))
+            mus.append(mean_of(np.abs(x[kept])))
         one = None if self.scope == "model" else ends
         both = np.concatenate(indices), np.concatenate(signs)
         return Ternary(x.size, *both, np.array(mus, np.float32), one)

@@ -45,7 +45,7 @@ def simulate(
     ``environment`` does. ``iterations`` are those of a client that always takes part; the model is
     tested every ``evaluate_every`` of them, by default fifty times. Residuals and momentum past
     ``memory_bytes`` are kept on disk. Clients train in so many ``workers`` at the same time, by
-    default as many as there are cores where that is faster; the result does not depend on it.
+    default as many as there are cores where that is faster, each with one thread of torch.
 
     >>> rounds = list(simulate("logistic-digits", iterations=40, evaluate_every=20))
     >>> [r.iteration for r in rounds], rounds[-1].loss < rounds[0].loss
@@ -61,6 +61,11 @@ def simulate(
         dataset = task.load(data)
     else:
         task, dataset = _own_task(model, data, iterations, learning_rate, augment, transform)
+    total = int(_given(iterations, task.iterations))
+    if total < 1 or (evaluate_every is not None and evaluate_every < 1):
+        raise ValueError(
+            f"iterations and evaluate_every must be at least 1, got {total} and {evaluate_every}"
+        )
     federation = federate(
         task,
         dataset,
@@ -76,11 +81,6 @@ def simulate(
         memory_bytes=memory_bytes,
         workers=workers,
     )
-    total = int(_given(iterations, task.iterations))
-    if total < 1 or (evaluate_every is not None and evaluate_every < 1):
-        raise ValueError(
-            f"iterations and evaluate_every must be at least 1, got {total} and {evaluate_every}"
-        )
     return _played(federation, total, evaluate_every or max(total // 50, 1))
 
 

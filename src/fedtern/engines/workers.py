@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import multiprocessing
-import signal
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -13,30 +12,20 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 import numpy as np
-import torch
 
+from fedtern.engines.worker import Chunks, Slot, work
 from fedtern.errors import FedternError
 from fedtern.layout import Vector
 from fedtern.training.clients import Job, LocalTraining, Outcome
 
-_CHUNK = 1000  # test examples at a time
 _AHEAD = 2  # jobs that a worker has: the next one is there when it has done the first
-
-
-@dataclass(frozen=True, eq=False)
-class _Slot:
-    """Memory that one worker shares with the parent: what goes in and comes out of a job."""
-
-    delta: Vector
-    velocity: Vector
-    moments: Vector
 
 
 @dataclass(frozen=True, eq=False)
 class _Worker:
     process: BaseProcess
     pipe: Connection
-    slots: list[_Slot]
+    slots: list[Slot]
     queue: deque[tuple[int, int]]  # numbers of the jobs it has, and their slots
 
 
@@ -56,7 +45,7 @@ class ParallelTraining:
         self._workers: list[_Worker] = []
         for _ in range(workers):
             slots = [
-                _Slot(
+                Slot(
                     _shared(size),
                     _shared(size if local.sgd.momentum else 0),
                     _shared(size if local.observe else 0),
@@ -66,7 +55,7 @@ class ParallelTraining:
             ours, theirs = context.Pipe()
             others = [worker.pipe for worker in self._workers] + [ours]
             arguments = (local, self._weights, slots, theirs, others)
-            process = context.Process(target=_work, args=arguments, daemon=True)
+            process = context.Process(target=work, args=arguments, daemon=True)
             process.start()
             theirs.close()
             self._workers.append(_Worker(process, ours, slots, deque()))
@@ -94,8 +83,8 @@ class ParallelTraining:
             busy = {worker.pipe: worker for worker in self._workers if worker.queue}
             for pipe in wait(list(busy)) if busy else []:
                 worker = busy[pipe]  # type: ignore[index]
-                self._receive(worker)
                 number, slot = worker.queue.popleft()
+                self._receive(worker)
                 done[number] = self._outcome(worker.slots[slot])
                 self._assign(worker, slot, waiting)
 
@@ -109,7 +98,7 @@ class ParallelTraining:
         self._send(worker, ("train", slot, job.client, job.position, job.round, moving))
         worker.queue.append((number, slot))
 
-    def _outcome(self, slot: _Slot) -> Outcome:
+    def _outcome(self, slot: Slot) -> Outcome:
         return Outcome(
             slot.delta.copy(),
             slot.velocity.copy() if self.local.sgd.momentum else None,
@@ -121,7 +110,8 @@ class ParallelTraining:
         for worker in self._workers:
             while worker.queue:
                 worker.queue.popleft()
-                self._receive(worker)
+                with suppress(Exception):  # which nobody has asked for either
+                    self._receive(worker)
 
     def evaluate(self, weights: Vector) -> tuple[float, float]:
         """Mean loss and accuracy over all test examples, of which each worker takes a share."""
@@ -129,7 +119,8 @@ class ParallelTraining:
         self._weights[...] = weights
         for number, worker in enumerate(self._workers):
             self._send(worker, ("evaluate", number, len(self._workers)))
-        parts = [self._receive(worker) for worker in self._workers]
+        answers = [self._answer(worker) for worker in self._workers]
+        parts = [self._opened(answer) for answer in answers]
         # In the order of the chunks, as one process would have added them.
         found = sorted(
             (at, number, sums) for number, part in enumerate(parts) for at, *sums in part
@@ -145,15 +136,20 @@ class ParallelTraining:
         except OSError:
             raise self._died(worker) from None
 
-    def _receive(self, worker: _Worker) -> list[tuple[int, float, float]]:
+    def _receive(self, worker: _Worker) -> Chunks:
+        return self._opened(self._answer(worker))
+
+    def _answer(self, worker: _Worker) -> Chunks | Exception:
         try:
-            found = worker.pipe.recv()
+            found: Chunks | Exception = worker.pipe.recv()
         except (EOFError, OSError):
             raise self._died(worker) from None
-        if isinstance(found, Exception):
-            raise found
-        chunks: list[tuple[int, float, float]] = found
-        return chunks
+        return found
+
+    def _opened(self, answer: Chunks | Exception) -> Chunks:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def _died(self, worker: _Worker) -> FedternError:
         worker.process.join(1)
@@ -173,62 +169,6 @@ class ParallelTraining:
             worker.process.join(5)
             if worker.process.is_alive():
                 worker.process.kill()
-
-
-def _work(
-    local: LocalTraining,
-    weights: Vector,
-    slots: list[_Slot],
-    pipe: Connection,
-    others: list[Connection],
-) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
-    for other in others:  # or this process would keep them open after the parent has gone
-        other.close()
-    torch.set_num_threads(1)
-    while True:
-        try:
-            kind, *rest = pipe.recv()
-        except EOFError:
-            return
-        if kind == "end":
-            return
-        try:
-            if kind == "train":
-                slot, *rest = rest
-                _train(local, weights, slots[slot], *rest)
-                pipe.send([])
-            else:
-                pipe.send(_evaluate(local, weights, *rest))
-        except Exception as error:
-            pipe.send(error)
-
-
-def _train(
-    local: LocalTraining,
-    weights: Vector,
-    slot: _Slot,
-    client: int,
-    position: int,
-    round: int,
-    moving: bool,
-) -> None:
-    velocity = slot.velocity if moving else None
-    outcome = local.turn(weights, Job(client, position, round), velocity, slot.delta)
-    if outcome.velocity is not None and not moving:
-        slot.velocity[...] = outcome.velocity  # else it is there already
-    if outcome.moments is not None:
-        slot.moments[...] = outcome.moments
-
-
-def _evaluate(
-    local: LocalTraining, weights: Vector, number: int, of: int
-) -> list[tuple[int, float, float]]:
-    local.model.load(weights)
-    return [
-        (at, *local.model.test(*batch))
-        for at, batch in enumerate(local.test.chunks(_CHUNK, number, of))
-    ]
 
 
 def _shared(size: int) -> Vector:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -46,6 +47,7 @@ class MomentumCorrection:
             object.__setattr__(self, "clip", float(self.clip))
         if not 0 <= self.warmup < 1 << 20:
             raise ValueError(f"warmup must be from 0 to {(1 << 20) - 1}, got {self.warmup}")
+        object.__setattr__(self, "warmup", operator.index(self.warmup))
 
     def rate(self, steps: int) -> float:
         """The share of values that is sent after so many steps.

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from fedtern.layout import Layout, Vector
 from fedtern.training.examples import Examples
+from fedtern.training.sgd import Sgd
 
 
 class Trained(NamedTuple):
@@ -79,6 +80,7 @@ class FlatModel:
         at by itself, which takes longer. ``velocity`` is taken over and written to.
         """
         self.module.train()
+        reach = Sgd(learning_rate, momentum).reach
         speed = None if velocity is None else torch.as_tensor(velocity, device=self.flat.device)
         device = self.flat.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -95,7 +97,7 @@ class FlatModel:
                 speed = self._step(learning_rate, momentum, weight_decay, speed, restrict)
         return Trained(
             None if speed is None else speed.cpu().numpy(),
-            None if moments is None else moments.mul_(learning_rate**2).cpu().numpy(),
+            None if moments is None else moments.mul_(reach**2).cpu().numpy(),
         )
 
     def _differentiate(self, inputs: Tensor, labels: Tensor, share: float = 1.0) -> None:

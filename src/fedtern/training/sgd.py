@@ -21,3 +21,8 @@ class Sgd:
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
         if not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
+
+    @property
+    def reach(self) -> float:
+        """How far a unit gradient moves a weight in the end, through momentum, too."""
+        return self.learning_rate / (1 - self.momentum)

@@ -66,7 +66,7 @@ class StackTraining:
             flat.add_(change, alpha=-sgd.learning_rate)
         deltas = flat.sub_(start).cpu().numpy()
         speeds = None if speed is None else speed.cpu().numpy()
-        squares = None if moments is None else moments.mul_(sgd.learning_rate**2).cpu().numpy()
+        squares = None if moments is None else moments.mul_(sgd.reach**2).cpu().numpy()
         # Rows are copied: a client that is kept must not keep its whole cohort.
         return [
             Outcome(
@@ -154,8 +154,10 @@ def _linear_layers(module: nn.Module) -> list[tuple[int, int]]:
         return []
     if any(layer.bias is None for layer in linear) or len({*linear}) != len(linear):
         return []
-    trained = all(parameter.requires_grad for parameter in module.parameters())
-    return [(layer.out_features, layer.in_features) for layer in linear] if trained else []
+    sizes = [(layer.out_features, layer.in_features) for layer in linear]
+    # Of parameters that layers share, a model has one only.
+    trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    return sizes if trained == sum(rows * columns + rows for rows, columns in sizes) else []
 
 
 def _stacked(vectors: Sequence[Vector | None], like: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ POWERSGD = Publication(
     (
         "Each side iterates by itself: the publication's all-reduce amid compression would take a"
         " second exchange each round. The mean is compressed likewise on its way down.",
+        "Momentum is that of the clients' training, not applied after aggregation.",
     ),
 )
 
@@ -60,5 +61,8 @@ KONECNY = Publication(
         "probabilistic quantization": "fedtern.compressors.Sketch.compress",
         "structured random rotations": "fedtern.kernels.rotate",
     },
-    ("The random factor of a low rank has entries of one size and random sign.",),
+    (
+        "The random factor of a low rank has entries of one size and random sign.",
+        "Masks and sketches are of the flat model, biases included, not of each matrix.",
+    ),
 )

@@ -45,6 +45,7 @@ SBC = Publication(
         "Algorithm 3 (position encoding)": "fedtern.codecs.golomb.encode_positions",
         "momentum masking": "fedtern.methods.Method",
     },
+    ("Values of the other sign are never among the k largest: where there are fewer, fewer go.",),
 )
 
 GRADIENT_DROPPING = Publication(
@@ -84,6 +85,7 @@ DGC = Publication(
     (
         "The threshold is exact, where the publication estimates it from a sample.",
         "The warm-up counts a client's own uploads, for clients that take part now and then.",
+        "An upload that did not count goes back into the residual; velocities start anew.",
     ),
 )
 
@@ -120,5 +122,8 @@ VARIANCE = Publication(
         "section 4.2, 4-bit quantisation": "fedtern.memory.variance.powers_of_two",
         "section 4.2, encoding": "fedtern.codecs.PowersCodec.encode",
     },
-    ("Positions are Golomb-coded gaps, where the publication sends 28 bits for each.",),
+    (
+        "Positions are Golomb-coded gaps, where the publication sends 28 bits for each.",
+        "With momentum, what an example contributes is counted with all that it will move.",
+    ),
 )
