@@ -32,4 +32,11 @@ def _worthwhile(local: LocalTraining) -> int:
     small = local.model.layout.size < _SMALL or local.model.flat.device.type != "cpu"
     if small or "fork" not in multiprocessing.get_all_start_methods():
         return 0
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    return cores()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

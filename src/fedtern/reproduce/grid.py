@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Protocol
 
+from fedtern.engines.trainers import cores
 from fedtern.errors import in_a_sentence
 from fedtern.experiments import Experiment
 from fedtern.reproduce.results import Results
@@ -66,7 +66,7 @@ def run_cells(
     waiting, failed = _with_data(Results(out).missing(cells), data_dir)
     crew = _Crew(Orders(out.resolve(), data_dir, checkpoint_seconds, command), waiting, seen)
     try:
-        crew.hire(min(workers or os.cpu_count() or 1, len(waiting)))
+        crew.hire(min(workers or cores(), len(waiting)))
         while crew.busy:
             crew.listen(stopped())
     finally:
