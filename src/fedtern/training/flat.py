@@ -35,6 +35,9 @@ class FlatModel:
         parameters = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         _check(self.module, parameters)
         self.layout = Layout.of(parameters)
+        # With the channels of a pixel side by side, convolutions take up to a third less time.
+        convolves = any(isinstance(part, nn.Conv2d) for part in self.module.modules())
+        self._format = torch.channels_last if convolves else torch.contiguous_format
         self.flat = torch.empty(self.layout.size, device=device)
         self.gradient = torch.zeros(self.layout.size, device=device)
         starts = [0, *self.layout.ends.tolist()]
@@ -102,8 +105,15 @@ class FlatModel:
 
     def _differentiate(self, inputs: Tensor, labels: Tensor, share: float = 1.0) -> None:
         self.gradient.zero_()
-        loss = functional.cross_entropy(self.module(inputs), labels)
+        loss = functional.cross_entropy(self._scores(inputs), labels)
         (loss if share == 1 else share * loss).backward()  # type: ignore[no-untyped-call]
+
+    def _scores(self, inputs: Tensor) -> Tensor:
+        if inputs.dim() == 4:
+            # Not contiguous(): it leaves the strides of a single channel alone, which count here.
+            inputs = inputs.to(memory_format=self._format)
+        scores: Tensor = self.module(inputs)
+        return scores
 
     def _observe(self, inputs: Tensor, labels: Tensor, moments: Tensor) -> None:
         """Add the square of what each example contributes; leave the gradient of all of them."""
@@ -148,7 +158,7 @@ class FlatModel:
     def test(self, inputs: Tensor, labels: Tensor) -> tuple[float, float]:
         """The sum of losses, and how many are right."""
         self.module.eval()
-        scores = self.module(inputs)
+        scores = self._scores(inputs)
         loss = float(functional.cross_entropy(scores, labels, reduction="sum"))
         return loss, float((scores.argmax(1) == labels).sum())
 
