@@ -66,7 +66,7 @@ class Layout:
     def _end(self) -> NDArray[np.int64]:
         return np.array([self.size], np.int64)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The number of parameters."""
         return int(self.ends[-1]) if self.shapes else 0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtern.kernels import scatter_add
+from fedtern.kernels import merge_touches, scatter_add
 from fedtern.layout import Vector
 from fedtern.updates import Signs, Sparse, Ternary, Update, is_empty
 
@@ -25,14 +25,10 @@ class Series:
 
     size: int
     turns: int
-    keys: NDArray[np.int64]  # position * turns + turn, strictly increasing
+    positions: NDArray[np.int64]  # ascending
+    turn: NDArray[np.int32]  # of each touch, ascending where they share a position
     values: Vector
     mus: Vector | None = None  # [turn, segment] magnitudes, where all the updates are ternary
-
-    @property
-    def positions(self) -> NDArray[np.int64]:
-        """The position of each touch."""
-        return self.keys // self.turns
 
     def to_dense(self) -> Vector:
         """The change as a new vector: what it does to zeros."""
@@ -85,11 +81,14 @@ def _tally(updates: Sequence[Signs]) -> Tally:
 
 
 def _series(updates: Sequence[Sparse | Ternary]) -> Series:
-    turns = len(updates)
-    keys = np.concatenate([u.indices * turns + turn for turn, u in enumerate(updates)])
-    order = np.argsort(keys, kind="stable")  # which makes use of each update being sorted
+    turns, size = len(updates), updates[0].size
+    ends = np.cumsum([u.indices.size for u in updates])
+    count = int(ends[-1])
+    touches = np.empty(count, np.int64), np.empty(count, np.int32), np.empty(count, np.float32)
+    indices = np.concatenate([u.indices for u in updates])
     values = np.concatenate([u.values for u in updates])
+    merge_touches(indices, values, ends, size, *touches)
     ternary = [u for u in updates if isinstance(u, Ternary)]
     same = len(ternary) == turns and len({u.mus.size for u in ternary}) == 1
     mus = np.stack([u.mus for u in ternary]) if same else None
-    return Series(updates[0].size, turns, keys[order], values[order], mus)
+    return Series(size, turns, *touches, mus)

@@ -23,23 +23,24 @@ class Reader:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._at = 0
+        self._at, self._end = 0, len(data)
 
     @property
     def left(self) -> int:
         """Bytes not read yet."""
-        return len(self._data) - self._at
+        return self._end - self._at
 
     def take(self, count: int) -> bytes:
         """The next ``count`` bytes."""
-        if count > self.left:
-            raise DecodeError(f"message ends {count - self.left} bytes early")
-        self._at += count
-        return self._data[self._at - count : self._at]
+        start, end = self._at, self._at + count
+        if end > self._end:
+            raise DecodeError(f"message ends {end - self._end} bytes early")
+        self._at = end
+        return self._data[start:end]
 
     def rest(self) -> bytes:
         """Everything that is left."""
-        return self.take(self.left)
+        return self.take(self._end - self._at)
 
     def byte(self) -> int:
         """One byte."""
@@ -64,7 +65,9 @@ class Reader:
 
     def varint(self) -> int:
         """An unsigned LEB128 number of at most 64 bits, in its shortest form."""
-        value = shift = 0
+        if (value := self.byte()) < 0x80:  # as most are
+            return value
+        value, shift = value & 0x7F, 7
         while True:
             byte = self.byte()
             value |= (byte & 0x7F) << shift
@@ -73,7 +76,7 @@ class Reader:
             shift += 7
             if shift > 63:
                 raise DecodeError("a number is longer than 64 bits")
-        if value >> 64 or (shift and not byte):
+        if value >> 64 or not byte:
             raise DecodeError("a number is longer than 64 bits or not in its shortest form")
         return value
 

@@ -80,7 +80,7 @@ class TernaryCodec:
         mus = check_floats(reader.floats(ends.size), lambda i: f"magnitude {i}")
         packed = reader.bits(count)
         indices = decode_positions(reader, count, layout.size)
-        cuts = [0, *np.searchsorted(indices, ends).tolist()]
+        cuts = [0, count] if ends.size == 1 else [0, *np.searchsorted(indices, ends).tolist()]
         if any(
             mu <= 0 if a < b else mu != 0
             for mu, (a, b) in zip(mus.tolist(), pairwise(cuts), strict=True)

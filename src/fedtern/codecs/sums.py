@@ -9,12 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtern.codecs.codec import expect, open_payload
-from fedtern.codecs.golomb import decode_positions, encode_positions, read_count
+from fedtern.codecs.golomb import decode_positions, encode_positions, golomb_width, read_count
 from fedtern.errors import DecodeError
-from fedtern.kernels import pack_levels, unpack_levels
-from fedtern.layout import Layout, Vector
+from fedtern.kernels import (
+    count_touched,
+    measure_keys,
+    nest_keys,
+    pack_levels,
+    sign_touches,
+    split_keys,
+    unpack_levels,
+)
+from fedtern.layout import Layout
 from fedtern.sums import Series, Tally
-from fedtern.updates import Update, segment_of
+from fedtern.updates import Update
 from fedtern.wire import Reader, check_floats, f32, floats, varint
 
 _TERNARY, _PER_TENSOR, _NESTED = 1, 2, 4
@@ -41,11 +49,9 @@ class SeriesCodec:
             flags = _TERNARY | (_PER_TENSOR if series.mus.shape[1] > 1 else 0)
             signs = np.packbits(series.values > 0, bitorder="little")
             values = floats(series.mus) + signs.tobytes()
-        keys = encode_positions(series.keys, series.size * series.turns)
-        nested = _encode_nested(series)
-        if len(nested) < len(keys):
-            flags, keys = flags | _NESTED, nested
-        head = bytes([self.id, flags]) + varint(series.turns) + varint(series.keys.size)
+        nested, keys = _encode_keys(series)
+        flags |= _NESTED if nested else 0
+        head = bytes([self.id, flags]) + varint(series.turns) + varint(series.values.size)
         return head + values + keys
 
     def decode(self, data: bytes, layout: Layout) -> Series:
@@ -57,65 +63,59 @@ class SeriesCodec:
             raise DecodeError(f"unknown flags {flags:#04x}")
         turns = _read_turns(reader)
         count = read_count(reader, layout.size)
-        mus = signs = values = None
+        mus, packed, values = None, np.empty(0, np.uint8), np.empty(count, np.float32)
         ends = layout.segments("tensor" if flags & _PER_TENSOR else "model")
         if flags & _TERNARY:
             table = check_floats(reader.floats(turns * ends.size), lambda i: f"magnitude {i}")
             mus = table.reshape(turns, ends.size)
             packed = reader.bits(count)
-            signs = np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
         else:
             values = check_floats(reader.floats(count), lambda i: f"touch {i}")
         read_keys = _decode_nested if flags & _NESTED else _decode_flat
-        keys = read_keys(reader, count, layout.size, turns)
-        if mus is not None and signs is not None:
-            values = _signed(mus, signs, keys, ends)
-        assert values is not None  # one of the two branches above
-        return Series(layout.size, turns, keys, values, mus)
+        places = read_keys(reader, count, layout.size, turns)
+        if mus is not None and not sign_touches(*places, packed, mus, ends, values):
+            raise DecodeError("a magnitude is not positive, or belongs to no position")
+        return Series(layout.size, turns, *places, values, mus)
 
 
-def _signed(
-    mus: Vector, signs: NDArray[np.bool_], keys: NDArray[np.int64], ends: NDArray[np.int64]
-) -> Vector:
-    """The value of each touch of ternary updates, from their table of magnitudes."""
-    turns, segments = mus.shape
-    cells = keys % turns  # of the table, row by row
-    if segments > 1:
-        cells = cells * segments + segment_of(keys // turns, ends)
-    table = mus.reshape(-1)
-    used = np.bincount(cells, minlength=table.size) > 0
-    if not np.array_equal(table > 0, used) or (table < 0).any():
-        raise DecodeError("a magnitude is not positive, or belongs to no position")
-    magnitudes = table[cells]
-    values: Vector = np.where(signs, magnitudes, -magnitudes)
-    return values
+_Places = tuple[NDArray[np.int64], NDArray[np.int32]]  # position and turn of each touch
 
 
-def _encode_nested(series: Series) -> bytes:
-    positions = series.positions
-    first = np.diff(positions, prepend=-1) > 0  # they ascend: no need to sort, as np.unique would
-    touched, row = positions[first], np.cumsum(first) - 1
-    places = encode_positions(touched, series.size)
-    cells = row * series.turns + series.keys % series.turns
-    head = varint(touched.size) + varint(len(places)) + places
-    return head + encode_positions(cells, touched.size * series.turns)
+def _encode_keys(series: Series) -> tuple[bool, bytes]:
+    """The shorter of the two ways, and whether it is the nested one."""
+    size, turns, count = series.size, series.turns, series.values.size
+    rows = int(count_touched(series.positions))
+    domains = (count, size * turns), (rows, size), (count, rows * turns)
+    widths = [golomb_width(*domain) for domain in domains]
+    bits = measure_keys(series.positions, series.turn, turns, *widths)
+    flat, places, cells = (
+        (number * width + 7) // 8 + (quotients + 7) // 8
+        for (number, _), width, quotients in zip(domains, widths, bits, strict=True)
+    )
+    head = varint(rows) + varint(places)
+    if len(head) + places + cells >= flat:
+        return False, encode_positions(series.positions * turns + series.turn, size * turns)
+    touched, table = np.empty(rows, np.int64), np.empty(count, np.int64)
+    nest_keys(series.positions, series.turn, turns, touched, table)
+    return True, head + encode_positions(touched, size) + encode_positions(table, rows * turns)
 
 
-def _decode_flat(reader: Reader, count: int, size: int, turns: int) -> NDArray[np.int64]:
-    return decode_positions(reader, count, size * turns)
+def _decode_flat(reader: Reader, count: int, size: int, turns: int) -> _Places:
+    rows, turn = np.empty(count, np.int64), np.empty(count, np.int32)
+    split_keys(decode_positions(reader, count, size * turns), turns, rows, turn)
+    return rows, turn
 
 
-def _decode_nested(reader: Reader, count: int, size: int, turns: int) -> NDArray[np.int64]:
-    rows = read_count(reader, size)
-    if rows > count:
-        raise DecodeError(f"{rows} positions for {count} touches")
-    touched = decode_positions(Reader(reader.take(reader.varint())), rows, size)
-    cells = decode_positions(reader, count, rows * turns)
-    row = cells // turns
-    if np.count_nonzero(np.diff(row, prepend=-1)) != rows:
+def _decode_nested(reader: Reader, count: int, size: int, turns: int) -> _Places:
+    number = read_count(reader, size)
+    if number > count:
+        raise DecodeError(f"{number} positions for {count} touches")
+    touched = decode_positions(Reader(reader.take(reader.varint())), number, size)
+    rows, turn = np.empty(count, np.int64), np.empty(count, np.int32)
+    cells = decode_positions(reader, count, number * turns)
+    if split_keys(cells, turns, rows, turn) != number:
         raise DecodeError("a touched position without a touch")
-    keys: NDArray[np.int64] = touched[row] * turns + cells % turns
-    return keys
+    return touched[rows], turn
 
 
 @dataclass(frozen=True)

@@ -10,23 +10,37 @@ from fedtern.kernels.elias import decode_levels, encode_levels, measure_levels
 from fedtern.kernels.scatter import add_bits, add_lanes, scatter_add, scatter_signs, spread, tally
 from fedtern.kernels.seeded import random_signs, rotate, sample_positions
 from fedtern.kernels.selection import add_top_k, first_unsafe, top_k
+from fedtern.kernels.touches import (
+    count_touched,
+    measure_keys,
+    merge_touches,
+    nest_keys,
+    sign_touches,
+    split_keys,
+)
 
 __all__ = [
     "add_bits",
     "add_lanes",
     "add_top_k",
+    "count_touched",
     "decode_gaps",
     "decode_levels",
     "encode_gaps",
     "encode_levels",
     "first_unsafe",
+    "measure_keys",
     "measure_levels",
+    "merge_touches",
+    "nest_keys",
     "pack_levels",
     "random_signs",
     "rotate",
     "sample_positions",
     "scatter_add",
     "scatter_signs",
+    "sign_touches",
+    "split_keys",
     "spread",
     "tally",
     "top_k",

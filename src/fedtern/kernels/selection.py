@@ -48,7 +48,7 @@ def add_top_k(
     if not x.flags.c_contiguous or not (y is None or y.flags.c_contiguous):
         # Blocks are read as they lie in memory.
         x, y = np.ascontiguousarray(x if y is None else np.add(x, y, out=x)), None
-    least = int(_spelled(threshold))
+    least = int(np.float32(threshold).view(np.int32))
     if not 0 < least < _UNSAFE:
         least = _guess(x, y, k)
     # Of this memory, only what is written to becomes real.

@@ -23,6 +23,7 @@ from fedtern.memory import EMPTY, State
 from fedtern.methods import Method
 from fedtern.protocol import records
 from fedtern.protocol.catchup import Way
+from fedtern.protocol.chance import chance
 from fedtern.protocol.history import History
 from fedtern.protocol.messages import Broadcast, Upload
 from fedtern.protocol.replica import Replica
@@ -137,8 +138,7 @@ class Server:
         down, layout = self.terms.method.down, self.terms.layout
         memory, payload = self._memory, NothingCodec().encode(Sparse.empty(layout.size), layout)
         if self._uploads:
-            rng = np.random.default_rng([self.seed, 0, self.round])
-            delta = self._combine(self.uploaded)
+            delta, rng = self._combine(self.uploaded), chance(self.seed, 0, self.round)
             update, memory = down.memory.step(delta, memory, layout, rng)
             payload = down.codec.encode(update, layout)
         stamp = self._replica.stamp

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NoReturn
 
+from fedtern.compressors import Restricting
 from fedtern.envelope import unseal
 from fedtern.errors import DecodeError, RemoteProtocolError
 from fedtern.layout import Layout, Vector
@@ -49,6 +50,13 @@ class Terms:
     def digest(self) -> bytes:
         """Six bytes at the head of each message."""
         return self.layout.digest + self.method.digest
+
+    @cached_property
+    def restricting(self) -> Restricting | None:
+        """The upward compressor, if clients can train in what it sends; few can."""
+        # Kept, because asking a protocol takes longer than many a step.
+        compressor = getattr(self.method.up.memory, "compressor", None)
+        return compressor if isinstance(compressor, Restricting) else None
 
     def head(self, stamp: bytes, round: int) -> bytes:
         """What the body of each message begins with."""

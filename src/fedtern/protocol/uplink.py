@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedtern.compressors import Restricting
 from fedtern.errors import NonFiniteError
 from fedtern.layout import Vector
 from fedtern.memory import EMPTY, OBSERVED, State
+from fedtern.protocol.chance import chance
 from fedtern.protocol.messages import LARGEST_UPLOAD, Upload
 from fedtern.protocol.terms import Terms
 from fedtern.updates import Update, largest
@@ -44,14 +44,13 @@ class Uplink:
 
         None where it can tell of everything, which is what most methods do.
         """
-        compressor = getattr(self.terms.method.up.memory, "compressor", None)
-        if not isinstance(compressor, Restricting):
+        if (compressor := self.terms.restricting) is None:
             return None
         layout = self.terms.layout
         return lambda gradient: compressor.restrict(gradient, layout, self._rng(round))
 
     def _rng(self, round: int) -> np.random.Generator:
-        return np.random.default_rng([self.seed, 1, self.client_id, round])
+        return chance(self.seed, 1, self.client_id, round)
 
     def seal(self, update: Update, memory: State, stamp: bytes, round: int) -> bytes:
         """Write an update as an upload and remember both."""

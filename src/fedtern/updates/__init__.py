@@ -37,8 +37,8 @@ def largest(update: Update) -> float:
     if isinstance(update, Signs):
         return update.step
     if isinstance(update, Ternary):
-        values = update.mus
-    elif isinstance(update, LowRank | Projected) or not hasattr(update, "values"):
+        return float(max(update.mus.tolist(), default=0.0))
+    if isinstance(update, LowRank | Projected) or not hasattr(update, "values"):
         values = update.to_dense()
     else:
         values = update.values
