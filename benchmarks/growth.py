@@ -7,15 +7,24 @@ its exponent over the same sizes stands beside.
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
+import torch
 
+import tasks
+from fedtern import Environment, stc
 from fedtern.codecs import TernaryCodec
 from fedtern.compressors import SparseTernary
+from fedtern.engines.simulation import federate
 from fedtern.layout import Layout
 from fedtern.memory import EMPTY, ErrorFeedback, State
+from fedtern.training.sgd import Sgd
+from fedtern.training.tasks import get_task
 from rows import Options, P, Row, Rows, Target, Work, exponent, random_ternary, take_turns
 from server import Cohort
 
@@ -91,7 +100,33 @@ def rows(options: Options) -> Rows:
         cohort = Cohort(count, size)
         seconds = take_turns({"": (cohort.decode, cohort.aggregate)}, 9)[""]
         aggregated.append((float(count), 1e3 * seconds))
-    yield _row("aggregate, by clients", f"1 to {counts[-1]:,} uploads of {size:,}", aggregated)
+    yield _row("aggregate, by uploads", f"1 to {counts[-1]:,} uploads of {size:,}", aggregated)
+    yield from _by_clients(options.quick)
+
+
+def _by_clients(quick: bool) -> Rows:
+    """Whole rounds of a small model, always with ten clients, out of more and more."""
+    torch.set_num_threads(1)  # as `fedtern run` does
+    task, starting, playing = get_task("logistic-mnist"), [], []
+    rounds = 20 if quick else 200
+    counts = (10, 100, 1000) if quick else (10, 100, 1000, 10_000, 100_000)
+    for clients in (10, *counts):  # the first of all loads and compiles what all need
+        dataset = tasks.noise("mnist", max(clients, 1000))
+        environment = Environment(clients=clients, participation=10 / clients, split="iid")
+        begin = time.perf_counter()
+        sgd = Sgd(task.learning_rate)
+        with closing(federate(task, dataset, stc(), environment, sgd, seed=0)) as federation:
+            starting.append((float(clients), 1e3 * (time.perf_counter() - begin)))
+            seconds = []
+            for _ in range(rounds):
+                begin = time.perf_counter()
+                federation.step()
+                seconds.append(time.perf_counter() - begin)
+        playing.append((float(clients), 1e3 * statistics.median(seconds)))
+    starting, playing = starting[1:], playing[1:]
+    among = f"10 of 10 to 10 of {clients:,} clients"
+    yield _row("a round, by clients", f"{among}, {rounds} rounds", playing)
+    yield _row("starting, by clients", f"{among}, data being dealt", starting)
 
 
 def _last(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

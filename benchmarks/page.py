@@ -17,7 +17,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#555555")
 CURVES = {  # name of the picture: rows whose names end like this, what they are drawn against
     "growth-values": ("by values", "values in a vector"),
     "growth-sent": ("by values sent", "values sent, of 1,000,000"),
-    "growth-clients": ("by clients", "uploads in a round"),
+    "growth-uploads": ("by uploads", "uploads in a round"),
+    "growth-clients": ("by clients", "clients, of whom ten take part in a round"),
 }
 Rows = list[dict[str, Any]]
 
