@@ -7,6 +7,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,9 +66,13 @@ async def join(
                 for topic in (topics.of(DOWN, client.client_id), topics.round):
                     await line.client.subscribe(topic, qos=0)
                 log.info("joined %s on %s", topics.federation, broker.address)
-                await _converse(line, member, train, on_upload, on_round)
-                await line.publish([member.farewell()])
-                return
+                try:
+                    await _converse(line, member, train, on_upload, on_round)
+                    return
+                finally:
+                    # A connection that is closed in good order leaves no last will.
+                    with suppress(aiomqtt.MqttError):
+                        await line.publish([member.farewell()])
         except aiomqtt.MqttError as error:
             await attempts.failed(error)
 
