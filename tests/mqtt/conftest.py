@@ -26,7 +26,9 @@ def free_port() -> int:
 class Mosquitto:
     """A broker that can be stopped and started again on the same port."""
 
-    def __init__(self, directory: Path, config: str = "allow_anonymous true\nset_tcp_nodelay true\n") -> None:
+    def __init__(
+        self, directory: Path, config: str = "allow_anonymous true\nset_tcp_nodelay true\n"
+    ) -> None:
         self.port = free_port()
         self.path = directory / "mosquitto.conf"
         self.directory = directory

@@ -26,6 +26,7 @@ log = logging.getLogger("fedtern.mqtt")
 # Answers that another attempt would get again: bad credentials, not authorised, banned, bad names.
 _FINAL = {0x81, 0x82, 0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x90}
 _FIRST, _MOST = 0.25, 30.0  # seconds between two attempts
+_UNREAD = 10_000  # messages that may wait to be read before others are dropped
 
 
 class BrokerError(FedternError):
@@ -100,29 +101,58 @@ class Line:
 
     def __init__(self, client: aiomqtt.Client) -> None:
         self.client = client
+        self._heard: asyncio.Queue[aiomqtt.Message] = asyncio.Queue(_UNREAD)
         self._next: asyncio.Task[aiomqtt.Message] | None = None
+        # Ends with the connection, and with what ended it.
+        self._listening = asyncio.ensure_future(self._listen())
+
+    async def _listen(self) -> None:
+        async for message in self.client.messages:
+            await self._heard.put(message)
 
     async def publish(self, messages: list[Publish]) -> None:
         """Hand messages over to the broker, in their order."""
         for m in messages:
-            await self.client.publish(m.topic, m.payload, m.qos, m.retain)
+            sending = asyncio.ensure_future(
+                self.client.publish(m.topic, m.payload, m.qos, m.retain)
+            )
+            await self._unless_lost(sending, None)
+            await sending
 
     async def hear(self, timeout: float | None) -> tuple[str, bytes] | None:
         """The next message's topic and payload; None if there was none in time."""
+        if self._next is None and not self._heard.empty():
+            return _plain(self._heard.get_nowait())  # as on any busy line
         if self._next is None:
-            self._next = asyncio.ensure_future(anext(self.client.messages))
+            self._next = asyncio.ensure_future(self._heard.get())
         # Not wait_for, which may lose a message that comes as time runs out.
-        done, _ = await asyncio.wait({self._next}, timeout=timeout)
-        if not done:
+        if not await self._unless_lost(self._next, timeout):
             return None
         message, self._next = self._next.result(), None
-        payload = message.payload if isinstance(message.payload, bytes) else b""
-        return str(message.topic), payload
+        return _plain(message)
+
+    async def _unless_lost(self, task: asyncio.Future[Any], timeout: float | None) -> bool:
+        """Wait for something; raise what ended the connection if it has ended before."""
+        await asyncio.wait(
+            {task, self._listening}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not task.done() and self._listening.done():
+            task.cancel()
+            self._listening.result()
+        return task.done()
 
     def close(self) -> None:
         """Stop listening."""
+        self._listening.cancel()
         if self._next is not None:
             self._next.cancel()
+        if self._listening.done() and not self._listening.cancelled():
+            self._listening.exception()  # which has been told already
+
+
+def _plain(message: aiomqtt.Message) -> tuple[str, bytes]:
+    payload = message.payload if isinstance(message.payload, bytes) else b""
+    return str(message.topic), payload
 
 
 @asynccontextmanager
@@ -139,6 +169,7 @@ async def connect(broker: Broker, identifier: str, will: Publish | None) -> Asyn
         protocol=aiomqtt.ProtocolVersion.V5,
         clean_start=True,
         will=last,
+        max_queued_incoming_messages=_UNREAD,
         keepalive=broker.keepalive,
         tls_context=broker.context(),
         # A round is a few small messages one after the other: none may wait for company.
