@@ -143,7 +143,9 @@ class Coordinator:
         called = self._calling and (self.plan.cohorts.open or client in self._called)
         limit, topic = self.limits.packet_bytes - _AROUND, self.topics.of("down", client)
         parts = parcels(data, limit, called=called and not self.ended, ended=self.ended)
-        return [self._down(Publish(topic, parcel.write())) for parcel in parts]
+        answers = [Publish(topic, parcel.write()) for parcel in parts]
+        self.stats.catch_up_bytes += sum(len(answer.payload) for answer in answers)
+        return answers
 
     def tick(self, now: float) -> list[Publish]:
         """Begin or end a round if it is time to."""
@@ -185,7 +187,7 @@ class Coordinator:
         self._calling, self._called, self._since = bool(cohort), cohort, now
         self.presence.left.clear()
         self.stats.cohort = len(cohort)
-        log.info("round %s: called %s of %s", self.server.round, len(cohort), self.stats.present)
+        log.debug("round %s: called %s of %s", self.server.round, len(cohort), self.stats.present)
 
     def _finish(self, now: float) -> list[Publish]:
         uploaded = self.server.uploaded
@@ -212,7 +214,7 @@ class Coordinator:
         self.stats.seconds["waiting"] += now - self._since
         counted, missing = len(broadcast.counted), len(self._called - broadcast.counted)
         size = len(broadcast.data)
-        log.info(
+        log.debug(
             "round %s: counted %s, missing %s, %s bytes", broadcast.round, counted, missing, size
         )
 
@@ -222,11 +224,8 @@ class Coordinator:
             cohort = None if self.plan.cohorts.open and self._called else self._called
             message = Call.seal(self.server.stamp, self.server.round, cohort, self.terms)
         payload = Announcement(message, self.plan.deadline, self.ended).write()
-        return self._down(Publish(self.topics.round, payload, qos=1, retain=True))
-
-    def _down(self, publish: Publish) -> Publish:
-        self.stats.down_bytes += len(publish.payload)
-        return publish
+        self.stats.announced_bytes += len(payload)
+        return Publish(self.topics.round, payload, qos=1, retain=True)
 
 
 def _reason(error: DecodeError | RemoteProtocolError, barred: bool) -> str:

@@ -18,7 +18,7 @@ from fedtern.extras import require
 from fedtern.layout import Vector
 from fedtern.mqtt.broker import Attempts, Broker, Line, connect
 from fedtern.mqtt.member import Member
-from fedtern.mqtt.topics import DOWN
+from fedtern.mqtt.topics import DOWN, Topics
 from fedtern.protocol import Client
 from fedtern.store import DurableClient
 
@@ -122,3 +122,22 @@ async def _trained(member: Member, train: Train) -> bytes | None:
     except NonFiniteError as error:
         log.error("round %s: not sent: %s", round, error)
         return None
+
+
+async def about(broker: Broker, federation: str, client: int) -> bytes:
+    """What a federation is about, as soon as its server says so."""
+    aiomqtt = require("aiomqtt", "mqtt", "fedtern.mqtt.join")
+    topics, attempts = Topics(federation), Attempts(broker)
+    while True:
+        try:
+            async with connect(broker, f"fedtern-{federation}-{client}", None) as line:
+                attempts.succeeded()
+                await line.client.subscribe(topics.about, qos=1)
+                found = await line.hear(5.0)
+                if found is None:
+                    log.info("waiting for somebody to serve %s", federation)
+                    found = await line.hear(None)
+                if found is not None:
+                    return found[1]
+        except aiomqtt.MqttError as error:
+            await attempts.failed(error)

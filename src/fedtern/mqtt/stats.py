@@ -26,7 +26,8 @@ class Stats:
     catch_ups: int = 0
     connections: int = 0
     up_bytes: int = 0
-    down_bytes: int = 0
+    announced_bytes: int = 0
+    catch_up_bytes: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     present: int = 0
     cohort: int = 0
