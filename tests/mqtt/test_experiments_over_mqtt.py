@@ -80,7 +80,7 @@ async def over_mqtt(experiment: Experiment, port: int, path, stores: bool = Fals
         "signsgd",
         "structured",
         "variance",
-        "fedavg:weighted=true",
+        "fedavg:weighted=true,local_steps=5",
     ],
 )
 def test_the_same_experiment_gives_the_same_model(mosquitto, tmp_path, method):

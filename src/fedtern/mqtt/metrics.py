@@ -52,8 +52,8 @@ class Collector:
         }
         for (name, label, about), values in tables.items():
             family = CounterMetricFamily(f"fedtern_{name}", about, labels=[*names, label])
-            for key, value in values.items():
-                family.add_metric([self.federation, key], value)
+            for key, amount in values.items():
+                family.add_metric([self.federation, key], amount)
             yield family
 
 

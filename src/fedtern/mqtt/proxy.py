@@ -18,7 +18,8 @@ class Wire:
     up: int = 0
     down: int = 0
     connections: int = 0
-    _open: set[asyncio.StreamWriter] = field(default_factory=set, repr=False)
+    writers: set[asyncio.StreamWriter] = field(default_factory=set, repr=False)
+    tasks: set[asyncio.Future[None]] = field(default_factory=set, repr=False)
 
 
 @asynccontextmanager
@@ -41,9 +42,13 @@ async def counting(port: int, host: str = "127.0.0.1") -> AsyncIterator[Wire]:
             writer.close()  # as the broker itself would have
             return
         wire.connections += 1
-        wire._open |= {writer, outer}
-        await asyncio.gather(carry(reader, outer, "up"), carry(inner, writer, "down"))
-        wire._open -= {writer, outer}
+        both = (carry(reader, outer, "up"), carry(inner, writer, "down"))
+        tasks = {asyncio.ensure_future(one) for one in both}
+        wire.writers |= {writer, outer}
+        wire.tasks |= tasks
+        await asyncio.wait(tasks)
+        wire.writers -= {writer, outer}
+        wire.tasks -= tasks
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     wire.port = server.sockets[0].getsockname()[1]
@@ -51,6 +56,8 @@ async def counting(port: int, host: str = "127.0.0.1") -> AsyncIterator[Wire]:
         yield wire
     finally:
         server.close()
-        for writer in list(wire._open):
+        for writer in wire.writers:
             writer.close()
-        await asyncio.sleep(0)  # for their readers to notice
+        if wire.tasks:
+            await asyncio.wait(wire.tasks, timeout=5)
+            await asyncio.sleep(0)  # for those who wait for them

@@ -46,8 +46,9 @@ async def serve(
         try:
             async with connect(broker, f"fedtern-{topics.federation}-server", None) as line:
                 attempts.succeeded()
+                # At most once, as everything goes: whoever is not answered says it again.
                 for kind in (UP, ASK, ALIVE):
-                    await line.client.subscribe(topics.of(kind, "+"), qos=1)
+                    await line.client.subscribe(topics.of(kind, "+"), qos=0)
                 if about is not None:
                     await line.publish([Publish(topics.about, about, qos=1, retain=True)])
                 log.info("serving %s on %s", topics.federation, broker.address)
