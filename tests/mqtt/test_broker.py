@@ -283,6 +283,7 @@ def audit(witness: Witness, directory: Path, clients, **others) -> None:
         witness.ledger.check(server, found, **others)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_goes_on_from_its_store(mosquitto, tmp_path):
     async def scenario():
         witness = Witness(mosquitto.port)
@@ -304,6 +305,7 @@ def test_a_server_that_is_killed_goes_on_from_its_store(mosquitto, tmp_path):
     play(scenario())
 
 
+@pytest.mark.slow
 def test_a_client_that_is_killed_mid_round_does_not_hold_it_up_and_comes_back(mosquitto, tmp_path):
     async def scenario():
         witness = Witness(mosquitto.port)

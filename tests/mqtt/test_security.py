@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import ssl
 import subprocess
+import warnings
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,15 @@ from fedtern.mqtt.topics import Topics, write_upload
 EXAMPLES = Path(__file__).parents[2] / "examples" / "mqtt"
 TOPICS = Topics(FEDERATION)
 NAMES = ("server", "0", "1", "2")
+
+
+@pytest.fixture(autouse=True)
+def _collected():
+    """The library leaves the socket of a handshake that failed to the garbage collector."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def openssl(directory: Path, *arguments: str) -> None:
