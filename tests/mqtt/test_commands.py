@@ -1,4 +1,4 @@
-"""``fedtern serve``, ``join`` and ``demo mqtt`` as a person types them, and what Prometheus sees."""
+"""``fedtern serve``, ``join`` and ``demo mqtt`` as a person types them."""
 
 from __future__ import annotations
 
