@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 
-from fedtern.errors import DecodeError, DuplicateUpload, LateUpload, RemoteProtocolError
+from fedtern.errors import DecodeError, RemoteProtocolError
 from fedtern.mqtt.limits import Allowance, Limits
 from fedtern.mqtt.plan import Plan
 from fedtern.mqtt.presence import Presence
-from fedtern.mqtt.stats import Stats
+from fedtern.mqtt.stats import Stats, reason_of
 from fedtern.mqtt.topics import (
     ALIVE,
     ASK,
@@ -125,7 +125,7 @@ class Coordinator:
                     raise RemoteProtocolError(f"not called to round {self.server.round}")
                 self.server.receive(client, data, examples)
         except (DecodeError, RemoteProtocolError) as error:
-            reason = _reason(error, barred)
+            reason = reason_of(error, barred)
             self._refuse(reason, client, error)
             if reason in ("garbage", "foreign"):
                 return
@@ -239,14 +239,3 @@ class Coordinator:
         payload = Announcement(message, self.plan.deadline, self.ended).write()
         self.stats.announced_bytes += len(payload)
         return Publish(self.topics.round, payload, qos=1, retain=True)
-
-
-def _reason(error: DecodeError | RemoteProtocolError, barred: bool) -> str:
-    """Why an upload was refused, by the name that statistics have for it."""
-    if isinstance(error, DuplicateUpload):
-        return "duplicate"
-    if isinstance(error, LateUpload):
-        return "late"
-    if isinstance(error, DecodeError) or isinstance(error.__cause__, DecodeError):
-        return "garbage"
-    return "not called" if barred else "foreign"
