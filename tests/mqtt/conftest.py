@@ -69,6 +69,7 @@ def running(broker: Mosquitto):
 
 @pytest.fixture
 def mosquitto(tmp_path):
+    pytest.importorskip("aiomqtt")
     if MOSQUITTO is None:
         pytest.skip("NO MQTT BROKER: install mosquitto, or these tests show nothing")
     with running(Mosquitto(tmp_path)) as broker:

@@ -12,7 +12,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import aiomqtt
 import numpy as np
 import pytest
 from ledger import CLIENTS, FEDERATION, START, Ledger, new_client, new_server, trainer
@@ -20,6 +19,8 @@ from ledger import CLIENTS, FEDERATION, START, Ledger, new_client, new_server, t
 from fedtern import Client, DurableClient, DurableServer, RemoteProtocolError, Store, fedavg
 from fedtern.mqtt import Broker, Coordinator, Plan, Sample, Stats, join, serve
 from fedtern.mqtt.topics import Announcement, Topics, read_upload
+
+aiomqtt = pytest.importorskip("aiomqtt")
 
 TOPICS = Topics(FEDERATION)
 QUICK = {"grace": 0.3, "deadline": 30.0}
