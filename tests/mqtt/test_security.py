@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from brokers import MOSQUITTO, Mosquitto, running
 from ledger import FEDERATION, Ledger, new_client, new_server, trainer
 
-from conftest import MOSQUITTO, Mosquitto, running
 from fedtern.mqtt import Broker, Plan, Sample, Stats, join, serve
 from fedtern.mqtt.broker import BrokerError
 from fedtern.mqtt.topics import Topics, write_upload
