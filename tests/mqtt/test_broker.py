@@ -144,8 +144,16 @@ def test_duplicates_are_counted_once(mosquitto):
         echoing = asyncio.create_task(echo(mosquitto.port))
         await asyncio.sleep(0.2)
         federation.serve()
+
+        def slowly(i):
+            def train(weights, round):
+                time.sleep(0.05)  # or there would be no time for an echo
+                return trainer(i)(weights, round)
+
+            return train
+
         for i in range(3):
-            federation.join(i)
+            federation.join(i, slowly(i))
         await federation.end()
         echoing.cancel()
         refused = federation.stats.refused
