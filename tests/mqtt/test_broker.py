@@ -17,7 +17,7 @@ import pytest
 from ledger import CLIENTS, FEDERATION, START, Ledger, new_client, new_server, trainer
 
 from fedtern import Client, DurableClient, DurableServer, RemoteProtocolError, Store, fedavg
-from fedtern.mqtt import Broker, Coordinator, Plan, Sample, Stats, join, serve
+from fedtern.mqtt import Broker, Coordinator, Limits, Plan, Sample, Stats, join, serve
 from fedtern.mqtt.topics import Announcement, Topics, read_upload
 
 aiomqtt = pytest.importorskip("aiomqtt")
@@ -105,6 +105,28 @@ def test_a_client_that_was_away_for_fifty_rounds_catches_up(mosquitto):
         federation.join(1)
         await federation.end()
         assert any(1 in b.counted for t, b in federation.ledger.broadcasts.items() if t > left + 50)
+
+    play(scenario())
+
+
+def test_a_model_goes_through_a_broker_that_carries_small_packets_only(tmp_path, mosquitto):
+    mosquitto.stop()
+    with mosquitto.path.open("a") as config:
+        config.write("max_packet_size 2000\n")
+    mosquitto.start()
+
+    async def scenario():
+        broker, server = Broker("127.0.0.1", mosquitto.port), new_server()
+        new, old = new_client(0, None), new_client(1)
+        limits, stats = Limits(packet_bytes=2000), Stats()
+        await asyncio.gather(
+            serve(server, broker, Plan(rounds=10, least=2, **QUICK), limits=limits, stats=stats),
+            join(new, trainer(0), broker),
+            join(old, trainer(1), broker),
+        )
+        assert stats.connections == 1
+        assert stats.catch_up_bytes > START.nbytes
+        assert new.weights.tobytes() == old.weights.tobytes() == server.weights.tobytes()
 
     play(scenario())
 
