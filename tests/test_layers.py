@@ -29,14 +29,14 @@ ABOVE = (
     ("training",),
     ("engines",),
     ("experiments", "inspection", "report"),
-    ("reproduce",),
+    ("reproduce", "advice"),
     ("",),
     ("cli",),
     ("__main__",),
 )
 RANK = {name: rank for rank, layer in enumerate(CORE + ABOVE) for name in layer}
 LAST_OF_THE_CORE = len(CORE) - 1
-TORCH_FREE = {"data", "environment", "store", "inspection", "report"}
+TORCH_FREE = {"data", "environment", "store", "inspection", "report", "advice"}
 NO_IO = {"os", "pathlib", "io", "time", "datetime", "logging", "random", "socket", "tempfile"}
 
 
