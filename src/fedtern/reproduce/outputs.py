@@ -9,8 +9,9 @@ from typing import Any
 
 from fedtern.extras import require
 from fedtern.files import write_whole
-from fedtern.reproduce.artefact import Artefact, Settings, Table
+from fedtern.reproduce.artefact import Artefact, Table
 from fedtern.reproduce.results import Results
+from fedtern.reproduce.settings import Settings
 
 
 def to_csv(table: Table) -> str:
