@@ -126,14 +126,15 @@ def make(artefact: Artefact, settings: Settings, found: Results, directory: Path
     except MissingExtraError as error:
         typer.echo(f"no picture: {error}", err=True)
         pictures = []
-    table = artefact.table(settings, found)
-    if absent := [cell.title for cell in found.missing(artefact.cells(settings))]:
+    table, cells = artefact.table(settings, found), artefact.cells(settings)
+    if absent := [cell.title for cell in found.missing(cells)]:
         table = replace(
             table, notes=[f"Missing, because they failed: {listing(absent)}.", *table.notes]
         )
-    lead = f"{settings.note}\n\n```sh\n{settings.command(artefact.name)}\n```"
+    note = settings.note if cells else settings.task
+    lead = f"{note}\n\n```sh\n{settings.command(artefact.name)}\n```"
     files = write_table(table, stem, lead=lead, pictures=pictures) + pictures
-    return Made(artefact.name, settings.note, table, files)
+    return Made(artefact.name, note, table, files)
 
 
 def show(made: Sequence[Made], as_json: bool, *, alone: bool) -> None:

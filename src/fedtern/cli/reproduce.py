@@ -10,6 +10,7 @@ import typer
 
 from fedtern.cli import options as o
 from fedtern.cli.artefacts import choose, list_artefacts, make, show
+from fedtern.cli.claims import show_claims
 from fedtern.cli.errors import one_sentence
 from fedtern.cli.grid import GridWatch
 from fedtern.cli.session import checkpoint_seconds, command_line, interruptible
@@ -22,6 +23,9 @@ def reproduce(
         str | None, typer.Argument(help="What to make: see --list, or `all` of it.")
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Say what there is, and end.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Hold finished runs against what the paper says.")
+    ] = False,
     task: Annotated[
         str | None,
         typer.Option(help="What to learn. [default: logistic-mnist; for fig13 to fig16 all]"),
@@ -53,6 +57,9 @@ def reproduce(
     """Make a table or figure of the paper; runs that are finished are not repeated."""
     found = Results(out, data_dir)
     with one_sentence():
+        if check:
+            show_claims(found, results, as_json)
+            return
         settings = Settings(
             task or Settings.task,
             seeds,

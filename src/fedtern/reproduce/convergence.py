@@ -97,10 +97,12 @@ def smooth(values: Sequence[float], window: int) -> list[float]:
     """Running means, over fewer values where the curve begins and ends.
 
     >>> smooth([0, 3, 6, 3], 3)
-    [1.5, 3.0, 4.0, 4.5]
+    [0.0, 3.0, 4.0, 3.0]
     """
-    half = window // 2
-    return [fmean(values[max(i - half, 0) : i + half + 1]) for i in range(len(values))]
+    last = len(values) - 1
+    # As far back as ahead, or the ends of a curve would bend.
+    reach = [min(window // 2, i, last - i) for i in range(last + 1)]
+    return [fmean(values[i - half : i + half + 1]) for i, half in enumerate(reach)]
 
 
 def table(curves: Curves, settings: Settings, results: Results) -> Table:

@@ -49,6 +49,7 @@ def method_look(method: Mapping[str, Any], variant: int = 0) -> dict[str, Any]:
 
 def tidy(axes: Any) -> None:
     """A light grid, and no box around it."""
+    axes.set_axisbelow(True)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -57,4 +57,4 @@ WORDS: Mapping[str, str] = {
 """The same in words, by what varies."""
 
 CONGRUENCE = 0.51
-"""Section III: alpha(1), for the weights of logistic regression on MNIST."""
+"""Section IV: alpha(1), for the weights of logistic regression on MNIST."""

@@ -31,18 +31,25 @@ def draw_traffic(axes: Any, methods: Sequence[str], settings: Settings, results:
         paper = TRAFFIC.get(method, {}).get(settings.task) or (None, None)
         for shift, amounts, alpha, star in ((-0.2, up, 1, paper[0]), (0.2, down, 0.45, paper[1])):
             if amount := mean(amounts):
-                bars = axes.bar(place + shift, amount / 1e6, 0.38, color=colour, alpha=alpha)
-                axes.bar_label(bars, [digits(amount / 1e6)], fontsize=8, padding=1)
+                axes.bar(place + shift, amount / 1e6, 0.38, color=colour, alpha=alpha)
+                # At the foot, where no star can be.
+                _foot(axes, place + shift, digits(amount / 1e6), "white" if alpha == 1 else "black")
             if star:
                 axes.plot(place + shift, star, "*", color="#444444", markeredgecolor="white",
                           markersize=11, zorder=5)  # fmt: skip
         if not there:
-            axes.text(place, 0.03, "n.a.", ha="center", transform=axes.get_xaxis_transform())
+            _foot(axes, place, "n.a.", "black")
     labels = [settings.label(method).replace(" ", "\n") for method in methods]
     axes.set_xticks(range(len(methods)), labels, fontsize=9)
     stars = "; stars: the paper's" if any(settings.task in t for t in TRAFFIC.values()) else ""
     goal = 100 * table4.target(settings, results)
     axes.set(yscale="log", ylabel=f"MB until {goal:g} %")
     axes.set_xlabel(f"dark: up, pale: down{stars}")
-    axes.margins(y=0.12)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low / 3, high)  # room for the numbers
     tidy(axes)
+
+
+def _foot(axes: Any, x: float, text: str, colour: str) -> None:
+    axes.text(x, 0.02, text, ha="center", fontsize=8, color=colour,
+              transform=axes.get_xaxis_transform())  # fmt: skip
