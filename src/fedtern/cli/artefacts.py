@@ -169,4 +169,4 @@ def print_rows(rows: Sequence[Mapping[str, str]]) -> None:
     for row in rows:
         table.add_row(*row.values())
     # A pipe has no width of its own, and one line each is what a reader wants there.
-    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
+    Console(highlight=False, width=None if sys.stdout.isatty() else 240).print(table)

@@ -59,7 +59,7 @@ def _heat(name: str, heat: HeatMap, about: str, share: float) -> Artefact:
 
 _FIGURE_3 = Artefact(
     "fig3",
-    "how often a batch's gradient has the signs of the whole one, iid and of one class",
+    "signs of batches' gradients against the whole one's, iid and non-iid (takes no runs)",
     figure3.cells,
     figure3.table,
     figure3.draw,

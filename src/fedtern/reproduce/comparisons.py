@@ -126,10 +126,14 @@ def falls_less(gentler: Mapping[str, Gentler], scenes: Scenes) -> Iterator[Compa
             pairs = [(easy.better(m), scene.better(m)) for m in (STC, FEDAVG)]
             falls = [a.accuracy - b.accuracy for a, b in pairs if a and b]
             if len(falls) == 2:
-                ours, other = (f"loses {100 * fall:.1f} points" for fall in falls)
+                ours, other = (_fall(fall) for fall in falls)
                 margin = falls[1] - falls[0]
                 title = f"STC loses less to {what} than FedAvg"
                 yield Comparison(scene, title, ours, other, margin, margin > 0)
+
+
+def _fall(fall: float) -> str:
+    return f"{'loses' if fall >= 0 else 'gains'} {100 * abs(fall):.1f} points"
 
 
 HARDSHIPS: dict[str, Gentler] = {

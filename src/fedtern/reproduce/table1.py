@@ -152,7 +152,8 @@ def draw(settings: Settings, results: Results, figure: Any) -> None:
     axes.xaxis.set_major_formatter(lambda x, _place: f"×{x:g}")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    if found:
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
 
 
 def _times(ratio: float | None) -> str:
