@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -233,3 +236,22 @@ def test_the_list_says_what_is_done_and_how_long_the_rest_takes(tmp_path):
     shown = CliRunner().invoke(app, line).stdout
     assert "times from 1 finished runs" in shown
     assert "about" in shown
+
+
+def commands():
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "reproduce.md"
+    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    return [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_every_command_of_the_page_is_one(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = []
+    monkeypatch.setattr("fedtern.cli.reproduce._run", lambda cells, *_, **__: asked.append(cells))
+    monkeypatch.setattr("fedtern.cli.reproduce._complain", lambda *_: None)
+    monkeypatch.setattr("fedtern.cli.reproduce.make", lambda artefact, *_: artefact)
+    monkeypatch.setattr("fedtern.cli.reproduce.show", lambda *_, **__: None)
+    result = CliRunner().invoke(app, command[1:])
+    assert result.exit_code == 0, result.output
+    assert bool(asked and asked[0]) == (not {"--list", "--check"} & set(command))
