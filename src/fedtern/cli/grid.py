@@ -30,6 +30,7 @@ class GridWatch:
         self._before = sum(self._iterations.values())
         self._all = sum(cell.iterations for cell in missing)
         self._running: dict[str, str] = {}
+        self._tasks = {cell.task for cell in missing}
         self._begin = self._said = time.monotonic()
         self._live = sys.stderr.isatty() and not quiet
         self._bar = Progress(
@@ -55,7 +56,7 @@ class GridWatch:
 
     def started(self, cell: Experiment) -> None:
         """A worker has been given a cell."""
-        self._running[cell.digest] = cell.title
+        self._running[cell.digest] = self._name(cell)
         self._show()
 
     def moved(self, cell: Experiment, iteration: int) -> None:
@@ -69,12 +70,15 @@ class GridWatch:
         """A cell is finished, was stopped, or failed."""
         self._running.pop(cell.digest, None)
         if error is not None:
-            self._say(f"{cell.title} failed: {error}")
+            self._say(f"{self._name(cell)} failed: {error}")
         elif rounds := self.results.rounds(cell):
             self.ready += 1
             self._iterations[cell.digest] = cell.iterations
-            self._say(f"{self.ready}/{self.total}  {cell.title}: {summary(rounds[-1])}")
+            self._say(f"{self.ready}/{self.total}  {self._name(cell)}: {summary(rounds[-1])}")
         self._show()
+
+    def _name(self, cell: Experiment) -> str:
+        return f"{cell.task} {cell.title}" if len(self._tasks) > 1 else cell.title
 
     def _state(self) -> str:
         running = f": {', '.join(self._running.values())}" if self._running else ""

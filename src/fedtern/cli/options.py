@@ -143,3 +143,15 @@ def takes(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., N
         return run
 
     return decorate
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Numbers with commas between them.
+
+    >>> numbers("1, 2,1/4"), numbers("")
+    ((1.0, 2.0, 0.25), ())
+    """
+    try:
+        return tuple(float(Fraction(part.strip())) for part in text.split(",") if part.strip())
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"expected numbers like 1,2,10, got {text!r}") from None

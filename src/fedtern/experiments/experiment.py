@@ -15,7 +15,7 @@ from fedtern.environment import Environment
 from fedtern.methods import METHODS, Method
 from fedtern.names import look_up
 from fedtern.training.sgd import Sgd
-from fedtern.training.tasks import Task, get_task
+from fedtern.training.tasks import TASKS, Task, get_task
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,8 @@ class Experiment:
         """
         base, own = asdict(Environment()), asdict(self.environment)
         unusual = {key: value for key, value in own.items() if value != base[key]}
+        if self.task in TASKS and self.momentum != TASKS[self.task].momentum:
+            unusual["momentum"] = self.momentum
         if self.seed:
             unusual["seed"] = self.seed
         return " ".join([self.label, *(f"{k}={_readable(v)}" for k, v in unusual.items())])
