@@ -143,6 +143,7 @@ def test_a_worker_that_dies_is_one_sentence():
     many = ParallelTraining(local(convolution), 2)
     weights = many.local.model.weights
     os.kill(many._workers[1].process.pid, signal.SIGKILL)
+    many._workers[1].process.join()
     with pytest.raises(FedternError, match=r"a worker process has died .* --workers 0"):
         list(many.train(weights, jobs(weights.size, velocity=False)))
     many.close()
