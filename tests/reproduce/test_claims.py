@@ -132,8 +132,8 @@ def test_the_command_prints_and_writes_every_verdict(tmp_path, monkeypatch):
     runs = tmp_path / "runs"
     odd = Environment(clients=200, participation=5 / 200, gamma=0.9, batch_size=10, public=0.1)
     for place in (SKEWED, odd, Environment(split="dirichlet")):
-        finish(runs, cell("stc", place), 0.7)
-        finish(runs, cell("fedavg", place), 0.8)
+        finish(runs, cell("stc", place, iterations=500), 0.7)
+        finish(runs, cell("fedavg", place, iterations=500), 0.8)
     (runs / "torn").mkdir()
     (runs / "torn" / "config.json").write_text("{")
     finish(runs, cell("sgd"), 0.9)
@@ -143,6 +143,7 @@ def test_the_command_prints_and_writes_every_verdict(tmp_path, monkeypatch):
     assert "does not hold" in result.stdout
     assert "5/200 clients, 10 classes, batch 10, γ=0.9, 10 % public" in result.stdout
     assert "did not hold here" in result.stdout
+    assert "500 of 5,000" in result.stdout
     page = (tmp_path / "results" / "claims.md").read_text()
     assert "fedtern reproduce --check" in page
     assert "## Each comparison" in page

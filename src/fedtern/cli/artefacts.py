@@ -74,12 +74,14 @@ def list_artefacts(
         chosen = choose(name, settings, task)
         every = {c.digest: c for each, its in chosen for c in each.cells(its)}
         missing = found.missing(every.values())
-        seconds = sum(map(pace.seconds, missing))
-        seconds /= max(min(workers or cores(), len(missing)), 1)
+        whole, left = (
+            round(sum(map(pace.seconds, cells)) / max(min(workers or cores(), len(cells)), 1))
+            for cells in (list(every.values()), missing)
+        )
         about = chosen[0][0].about if name != ALL else "everything for one task, shared runs once"
         rows.append({
             "artefact": name, "runs": len(every), "done": len(every) - len(missing),
-            "seconds_left": round(seconds), "shows": about,
+            "seconds": whole, "seconds_left": left, "shows": about,
         })  # fmt: skip
     if as_json:
         typer.echo(json.dumps({"artefacts": rows, "task": settings.task}))
@@ -90,7 +92,8 @@ def list_artefacts(
                 "artefact": row["artefact"],
                 "runs": str(row["runs"]),
                 "done": str(row["done"]),
-                "time left": _about(row["seconds_left"]),
+                "time": _about(row["seconds"]),
+                "left": _about(row["seconds_left"]) if row["done"] else "all",
                 "shows": row["shows"],
             }
             for row in rows
