@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from fedtern.engines.local import Round
 from fedtern.environment import Environment
 from fedtern.report.words import digits
-from fedtern.reproduce.scenes import FEDAVG, SIGNSGD, STC, Key, Scene, Standing
+from fedtern.reproduce.scenes import FEDAVG, SIGNSGD, STC, Key, Kind, Scene, Standing, usual
 from fedtern.reproduce.verdicts import COMPRESSED, STRONG
 
 Scenes = Mapping[Key, Scene]
@@ -82,12 +82,19 @@ def signs_with_momentum(scenes: Scenes) -> Iterator[Comparison]:
 
 
 def cheaper(
-    ours: Sequence[str],
-    others: Sequence[str],
+    ours: Kind,
+    rival: Kind,
     amounts: Mapping[str, Callable[[Round], float]],
     scenes: Scenes,
 ) -> Iterator[Comparison]:
-    """Who takes less of something to the target, on iid data in the paper's base environment."""
+    """Who takes less of something to the target, on iid data in the paper's base environment.
+
+    Rivals are the kind that is named and what the paper compares both with.
+    """
+
+    def others(method: Mapping[str, Any]) -> bool:
+        return rival(method) or usual(method)
+
     for scene in scenes.values():
         if scene.key.environment != Environment() or not (scene.ran(ours) and scene.ran(others)):
             continue

@@ -185,7 +185,8 @@ def _line(
     _, at, powers = axis
     x = [fmean(at(r) for r in seeds) for seeds in points]
     y = [100 * fmean(r.accuracy for r in seeds) for seeds in points]
-    look = {key: value for key, value in look.items() if key != "marker"}
+    if len(points) > 2:  # fewer make no line to see
+        look = {key: value for key, value in look.items() if key != "marker"}
     panel.plot(x, smooth(y, window), label=label, linewidth=1.6, **look)
     if len(points[0]) > 1:
         low = smooth([100 * min(r.accuracy for r in seeds) for seeds in points], window)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedtern.engines.local import Round
 from fedtern.environment import Environment
@@ -18,6 +18,24 @@ STC, FEDAVG, SIGNSGD = (
     complete(parse_method(text)) for text in ("stc", "fedavg:local_steps=400", "signsgd")
 )
 """The three methods of the paper's comparisons."""
+
+
+Kind = Callable[[Mapping[str, Any]], bool]
+
+
+def often(method: Mapping[str, Any]) -> bool:
+    """Whether it is STC as the paper compares it: without delay, at whatever sparsity."""
+    return bool(method["name"] == "stc" and method["local_steps"] == 1)
+
+
+def seldom(method: Mapping[str, Any]) -> bool:
+    """Whether it is FedAvg, at whatever delay."""
+    return bool(method["name"] == "fedavg")
+
+
+def usual(method: Mapping[str, Any]) -> bool:
+    """Whether it is one of the paper's other methods: uncompressed, or signs."""
+    return method["name"] in ("sgd", "signsgd")
 
 
 class Key(NamedTuple):
@@ -59,7 +77,7 @@ class Scene:
     key: Key
     runs: list[tuple[Experiment, list[Round]]] = field(default_factory=list)
 
-    def standing(self, method: Mapping[str, object], momentum: float) -> Standing | None:
+    def standing(self, method: Mapping[str, Any], momentum: float) -> Standing | None:
         """How a method did with a momentum: the mean of its seeds' highest accuracies."""
         best = {
             cell.seed: max(r.accuracy for r in rounds)
@@ -68,7 +86,7 @@ class Scene:
         }
         return Standing(fmean(best.values()), momentum, len(best)) if best else None
 
-    def better(self, method: Mapping[str, object]) -> Standing | None:
+    def better(self, method: Mapping[str, Any]) -> Standing | None:
         """How a method did with the momentum that suits it better, as the paper compares."""
         momenta = {cell.momentum for cell, _ in self.runs if cell.method == method}
         every = [s for m in sorted(momenta) if (s := self.standing(method, m)) is not None]
@@ -80,15 +98,15 @@ class Scene:
         dense = self.better({"name": "sgd"})
         return goal(self.key.task, dense.accuracy if dense else None)
 
-    def ran(self, names: Iterable[str]) -> bool:
-        """Whether any of these methods was run, whatever its parameters."""
-        return any(cell.method["name"] in names for cell, _ in self.runs)
+    def ran(self, kind: Kind) -> bool:
+        """Whether any method of a kind was run."""
+        return any(kind(cell.method) for cell, _ in self.runs)
 
-    def cheapest(self, names: Iterable[str], amount: Callable[[Round], float]) -> Arrival | None:
-        """The least that any of these methods took to the target, None if none got there."""
+    def cheapest(self, kind: Kind, amount: Callable[[Round], float]) -> Arrival | None:
+        """The least that any method of a kind took to the target, None if none got there."""
         found: dict[str, list[float]] = {}
         for cell, rounds in self.runs:
-            if cell.method["name"] in names and (there := reached(rounds, self.target)):
+            if kind(cell.method) and (there := reached(rounds, self.target)):
                 label = f"{method_label(cell.method)}, m={cell.momentum:g}"
                 found.setdefault(label, []).append(amount(there))
         every = [Arrival(fmean(seeds), label, len(seeds)) for label, seeds in found.items()]
