@@ -185,6 +185,18 @@ def test_the_command_runs_a_restricted_figure_and_says_how_to_repeat_it(tmp_path
     assert again.stderr == ""
 
 
+def test_a_figure_that_takes_no_runs_is_made_at_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, f"reproduce fig3 --task {TASK} --quick".split())
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "results" / f"fig3-{TASK}.md").read_text()
+    assert "iterations" not in page
+    assert f"fedtern reproduce fig3 --task {TASK} --quick" in page
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [
+        f".congruence-{TASK}-quick.json"
+    ]
+
+
 def test_all_runs_shared_cells_once_and_writes_every_artefact(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cell = Experiment.of(TASK, "sgd", iterations=10)
