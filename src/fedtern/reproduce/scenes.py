@@ -11,7 +11,7 @@ from fedtern.engines.local import Round
 from fedtern.environment import Environment
 from fedtern.experiments import Experiment
 from fedtern.experiments.experiment import complete, parse_method
-from fedtern.report.words import method_label
+from fedtern.report.words import digits, method_label
 from fedtern.reproduce.table4 import goal, reached
 
 STC, FEDAVG, SIGNSGD = (
@@ -38,6 +38,15 @@ def usual(method: Mapping[str, Any]) -> bool:
     return method["name"] in ("sgd", "signsgd")
 
 
+def in_seeds(number: int) -> str:
+    """How many runs a figure is the mean of.
+
+    >>> in_seeds(1), in_seeds(3)
+    ('1 seed', '3 seeds')
+    """
+    return f"{number} seed{'s' * (number != 1)}"
+
+
 class Key(NamedTuple):
     """What runs have in common that differ in method, momentum and seed only."""
 
@@ -58,8 +67,7 @@ class Standing(NamedTuple):
     @property
     def words(self) -> str:
         """The accuracy for a reader."""
-        seeds = f"{self.seeds} seed{'s' * (self.seeds > 1)}"
-        return f"{100 * self.accuracy:.1f} % (m={self.momentum:g}, {seeds})"
+        return f"{100 * self.accuracy:.1f} % (m={self.momentum:g}, {in_seeds(self.seeds)})"
 
 
 class Arrival(NamedTuple):
@@ -68,6 +76,11 @@ class Arrival(NamedTuple):
     amount: float
     label: str
     seeds: int
+
+    @property
+    def words(self) -> str:
+        """The amount for a reader."""
+        return f"{digits(self.amount)} ({self.label}, {in_seeds(self.seeds)})"
 
 
 @dataclass(frozen=True)

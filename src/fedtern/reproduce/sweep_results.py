@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from fedtern.reproduce.artefact import Table
@@ -25,9 +24,9 @@ NOTES = (
 def table(sweep: Sweep, settings: Settings, results: Results) -> Table:
     """Each environment with what every method came to."""
     values: list[dict[str, Any]] = []
-    shown: list[dict[str, str]] = []
+    rows: dict[tuple[str, str, float], dict[str, str]] = {}
+    said: dict[tuple[str, str, float], dict[str, str]] = {}
     for each in settings.each:
-        rows: dict[tuple[str, float], dict[str, str]] = {}
         for point in sweep.points(each):
             score, paper = point.score(each, results), printed(sweep, each, point)
             values.append({
@@ -39,15 +38,14 @@ def table(sweep: Sweep, settings: Settings, results: Results) -> Table:
                 **score.columns(),
                 "paper": paper,
             })  # fmt: skip
+            spot, label = (each.task, point.place, point.value), each.label(point.method)
             head = {"task": each.task, "where": point.place, sweep.name: sweep.tick(point.value)}
-            row = rows.setdefault((point.place, point.value), {**head, "paper": ""})
-            column = f"{each.label(point.method)}, m={point.momentum:g}"
-            row[column] = score.shown
-            if paper is not None and f"{100 * paper:.1f}" not in row["paper"]:
-                said = f"{each.label(point.method)}: {100 * paper:.1f}"
-                row["paper"] = ", ".join(filter(None, [row["paper"], said]))
-        shown += rows.values()
-    return Table(_title(sweep, settings), values, _paper_last(shown), _notes(sweep, settings))
+            rows.setdefault(spot, head)[f"{label}, m={point.momentum:g}"] = score.shown
+            if paper is not None:
+                said.setdefault(spot, {})[label] = f"{label}: {100 * paper:.1f}"
+    for spot, row in rows.items() if said else ():
+        row["paper"] = ", ".join(said.get(spot, {}).values())
+    return Table(_title(sweep, settings), values, list(rows.values()), _notes(sweep, settings))
 
 
 def printed(sweep: Sweep, settings: Settings, point: Point) -> float | None:
@@ -64,13 +62,6 @@ def _title(sweep: Sweep, settings: Settings) -> str:
 def _notes(sweep: Sweep, settings: Settings) -> list[str]:
     several = ["± is the standard deviation over seeds."] if settings.seeds > 1 else []
     return [*NOTES, *several, WORDS[sweep.name]]
-
-
-def _paper_last(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """The paper's column at the end, and not at all if it is empty everywhere."""
-    some = any(row["paper"] for row in rows)
-    last = [("paper", row.pop("paper")) for row in rows]
-    return [{**row, **(dict([cell]) if some else {})} for row, cell in zip(rows, last, strict=True)]
 
 
 def draw(sweep: Sweep, settings: Settings, results: Results, figure: Any) -> None:
