@@ -13,7 +13,7 @@ from fedtern.environment import Environment
 from fedtern.experiments import Experiment
 from fedtern.reproduce import table4
 from fedtern.reproduce.artefact import Table
-from fedtern.reproduce.looks import legend_below, method_look, tidy
+from fedtern.reproduce.looks import head, legend_below, method_look, tidy
 from fedtern.reproduce.results import Results
 from fedtern.reproduce.scores import Score, mean, percent
 from fedtern.reproduce.settings import Settings
@@ -168,7 +168,7 @@ def draw(curves: Curves, settings: Settings, results: Results, figure: Any) -> N
         tidy(panel)
     grid.flat[0].set_ylabel("accuracy in %")
     target = f"; dotted: {100 * goal:g} %" if curves.targets and goal <= 1 else ""
-    figure.suptitle(f"{curves.title}\n{settings.note}{target}", fontsize=11)
+    head(figure, curves.title, f"{settings.note}{target}")
     legend_below(figure, grid, columns=4 if len(methods) > 3 else 3)
 
 

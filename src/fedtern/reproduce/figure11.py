@@ -8,7 +8,7 @@ from fedtern.experiments import Experiment
 from fedtern.report.words import digits
 from fedtern.reproduce import table4
 from fedtern.reproduce.artefact import Table
-from fedtern.reproduce.looks import method_look, tidy
+from fedtern.reproduce.looks import head, method_look, tidy
 from fedtern.reproduce.results import Results
 from fedtern.reproduce.scores import Score, mean, percent
 from fedtern.reproduce.settings import Settings
@@ -115,4 +115,4 @@ def draw(settings: Settings, results: Results, figure: Any) -> None:
     draw_traffic(right, SENDERS, settings, results)
     for axes in (left, right):
         tidy(axes)
-    figure.suptitle(f"Figure 11: summary\n{settings.note}", fontsize=11)
+    head(figure, "Figure 11: summary", settings.note)

@@ -16,7 +16,7 @@ from fedtern.data import Dataset
 from fedtern.experiments import Experiment
 from fedtern.files import write_whole
 from fedtern.reproduce.artefact import Table
-from fedtern.reproduce.looks import tidy
+from fedtern.reproduce.looks import head, tidy
 from fedtern.reproduce.paper import CONGRUENCE
 from fedtern.reproduce.results import Results
 from fedtern.reproduce.settings import Settings
@@ -186,4 +186,4 @@ def draw(settings: Settings, results: Results, figure: Any) -> None:
     for axes in (left, right):
         axes.legend(frameon=False)
         tidy(axes)
-    figure.suptitle(f"Congruence of gradient signs at the first weights, {settings.task}")
+    head(figure, "Congruence of gradient signs", f"{settings.task}, at the first weights")

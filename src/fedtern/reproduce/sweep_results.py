@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedtern.reproduce.artefact import Table
-from fedtern.reproduce.looks import legend_below, method_look, tidy
+from fedtern.reproduce.looks import head, legend_below, method_look, tidy
 from fedtern.reproduce.paper import ACCURACY, WORDS
 from fedtern.reproduce.results import Results
 from fedtern.reproduce.scores import spread
@@ -80,7 +80,7 @@ def draw(sweep: Sweep, settings: Settings, results: Results, figure: Any) -> Non
     name = _title(sweep, settings)
     note = f"{tasks[0].planned:,} iterations" if len(tasks) == 1 else "iterations as each task has"
     seeds = f"{settings.seeds} seeds" if settings.seeds > 1 else "seed 0"
-    figure.suptitle(f"{name}: {note}, {seeds} (dashed: momentum 0.9)", fontsize=11)
+    head(figure, name, f"{note}, {seeds} (dashed: momentum 0.9)")
     some = any(printed(sweep, each, p) is not None for each in tasks for p in sweep.points(each))
     # Columns that hold both momenta of a method, and the paper's stars in one of their own.
     legend_below(figure, grid, columns=2 if len(places) == 1 else 3 + some, last=_STAR)
