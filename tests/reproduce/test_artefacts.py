@@ -14,6 +14,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+pytest.importorskip("matplotlib")
+
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from fedtern import Environment
@@ -57,7 +60,6 @@ def test_the_runs_of_every_artefact_can_be_listed_for_every_task(artefact, task)
 
 @pytest.mark.parametrize("artefact", ARTEFACTS.values(), ids=ARTEFACTS)
 def test_every_artefact_is_a_table_a_page_and_pictures(artefact, everything, tmp_path):
-    pytest.importorskip("matplotlib")
     settings = artefact.adjust(Settings(TASK, seeds=2, quick=artefact.name == "fig3"))
     results, stem = Results(everything), tmp_path / artefact.name
     pictures = write_pictures(artefact, settings, results, stem)
@@ -75,13 +77,25 @@ def test_every_artefact_is_a_table_a_page_and_pictures(artefact, everything, tmp
 
 @pytest.mark.parametrize("artefact", ARTEFACTS.values(), ids=ARTEFACTS)
 def test_an_artefact_without_results_can_be_written_all_the_same(artefact, tmp_path):
-    pytest.importorskip("matplotlib")
     if artefact.name == "fig3":
         pytest.skip("it takes no runs")
     settings = artefact.adjust(Settings(TASK))
     assert write_pictures(artefact, settings, Results(tmp_path), tmp_path / "empty")
     shown = artefact.table(settings, Results(tmp_path)).shown
     assert all("–" in row.values() for row in shown)
+
+
+def test_a_row_for_each_task_and_stars_where_the_paper_has_numbers(tmp_path):
+    figure, artefact = Figure(), ARTEFACTS["fig13"]
+    settings = artefact.adjust(Settings(EVERY_TASK, values=(1,)))
+    assert "vgg11s-cifar10, 20,000 iterations, seed 0; cnn-kws" in settings.note
+    artefact.draw(settings, Results(tmp_path), figure)
+    assert len(figure.axes) == 8
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["the paper's numbers"]
+    bars = Figure()
+    ARTEFACTS["table4"].draw(Settings("cnn-kws"), Results(tmp_path), bars)
+    assert "stars: the paper's" in bars.axes[0].get_xlabel()
 
 
 def test_figures_share_their_runs():
@@ -143,7 +157,6 @@ def test_the_sparsity_figures_take_the_papers_share_of_iterations():
 
 
 def test_the_command_runs_a_restricted_figure_and_says_how_to_repeat_it(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     line = (
         f"reproduce fig6 --task {TASK} --iterations 20 --values 1,10 --place 10/10 --momentum 0"
@@ -172,6 +185,18 @@ def test_the_command_runs_a_restricted_figure_and_says_how_to_repeat_it(tmp_path
     assert again.stderr == ""
 
 
+def test_a_figure_that_takes_no_runs_is_made_at_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, f"reproduce fig3 --task {TASK} --quick".split())
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "results" / f"fig3-{TASK}.md").read_text()
+    assert "iterations" not in page
+    assert f"fedtern reproduce fig3 --task {TASK} --quick" in page
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [
+        f".congruence-{TASK}-quick.json"
+    ]
+
+
 def test_all_runs_shared_cells_once_and_writes_every_artefact(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cell = Experiment.of(TASK, "sgd", iterations=10)
@@ -196,6 +221,9 @@ def test_all_runs_shared_cells_once_and_writes_every_artefact(tmp_path, monkeypa
     [
         (["fig6", "--place", "10/1000"], "there is no place '10/1000'; did you mean 10/100"),
         (["fig6", "--values", "1.5"], "classes per client must be whole numbers"),
+        (["fig8", "--values", "3"], "numbers of clients must be whole numbers of at least 5"),
+        (["fig9", "--values", "2"], "values of gamma must be in (0, 1], got 2"),
+        (["fig2", "--momentum", "0,0.9"], "a curve has one momentum, got 2"),
         (["fig6", "--values", "few"], "expected numbers like 1,2,10, got 'few'"),
         (["fig6", "--task", "all"], "fig6 is made for one task at a time, not for all"),
         (["table4", "--values", "1"], "table4 cannot be restricted by --values, only by --method"),
@@ -232,10 +260,11 @@ def test_the_list_says_what_is_done_and_how_long_the_rest_takes(tmp_path):
     finish(tmp_path, Experiment.of(TASK, "sgd"), 0.9, seconds=1e4)  # a second for each step
     after = rows()
     assert after["table4"]["done"] == 1
+    assert after["table4"]["seconds"] > after["table4"]["seconds_left"]
     assert after["table4"]["seconds_left"] > 100 * before["table4"]["seconds_left"] > 0
     shown = CliRunner().invoke(app, line).stdout
     assert "times from 1 finished runs" in shown
-    assert "about" in shown
+    assert "about" in shown or "under 1 min" in shown
 
 
 def commands():

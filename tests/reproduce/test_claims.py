@@ -100,8 +100,8 @@ def test_the_cheapest_way_to_a_target_is_counted_in_bytes_and_in_rounds(tmp_path
     up, down = (row for row in details if row["claim"] == "Lesson 4")
     assert (up["what"], up["holds"]) == ("MB down to 91 %", False)
     assert (down["what"], down["holds"]) == ("MB up to 91 %", True)
-    assert down["ours"] == "5.00 (STC p=1/400, m=0)"
-    assert down["other"] == "50.0 (FedAvg n=100, m=0)"
+    assert down["ours"] == "5.00 (STC p=1/400, m=0, 1 seed)"
+    assert down["other"] == "50.0 (FedAvg n=100, m=0, 1 seed)"
 
 
 def test_who_alone_reaches_a_target_wins_and_nobody_does_if_none_does(tmp_path):
@@ -124,7 +124,8 @@ def test_requirements_are_about_bytes_and_about_what_hardships_cost(tmp_path):
     assert about(rows, "non-iid data, small batches, unbalanced data") == ("held", 1, 1)
     assert about(rows, "partial participation") == ("held", 1, 1)
     losses = next(row for row in details if row["claim"] == "R3")
-    assert (losses["ours"], losses["other"]) == ("gains 10.0 points", "gains 2.0 points")
+    assert losses["ours"] == "gains 10.0 points (1 seed)"
+    assert losses["other"] == "gains 2.0 points (1 seed)"
 
 
 def test_the_command_prints_and_writes_every_verdict(tmp_path, monkeypatch):
@@ -132,8 +133,8 @@ def test_the_command_prints_and_writes_every_verdict(tmp_path, monkeypatch):
     runs = tmp_path / "runs"
     odd = Environment(clients=200, participation=5 / 200, gamma=0.9, batch_size=10, public=0.1)
     for place in (SKEWED, odd, Environment(split="dirichlet")):
-        finish(runs, cell("stc", place), 0.7)
-        finish(runs, cell("fedavg", place), 0.8)
+        finish(runs, cell("stc", place, iterations=500), 0.7)
+        finish(runs, cell("fedavg", place, iterations=500), 0.8)
     (runs / "torn").mkdir()
     (runs / "torn" / "config.json").write_text("{")
     finish(runs, cell("sgd"), 0.9)
@@ -143,6 +144,7 @@ def test_the_command_prints_and_writes_every_verdict(tmp_path, monkeypatch):
     assert "does not hold" in result.stdout
     assert "5/200 clients, 10 classes, batch 10, γ=0.9, 10 % public" in result.stdout
     assert "did not hold here" in result.stdout
+    assert "500 of 5,000" in result.stdout
     page = (tmp_path / "results" / "claims.md").read_text()
     assert "fedtern reproduce --check" in page
     assert "## Each comparison" in page

@@ -129,12 +129,15 @@ def test_signs_agree_with_growing_batches_unless_each_is_of_one_class(tmp_path):
     kept.unlink()
     figure3.measure(settings, Results(tmp_path))
     assert kept.read_bytes() == before
-    paper = [r["paper_iid"] for r in figure3.table(settings, Results(tmp_path)).values]
-    assert paper == [None] * 7
+    rows = figure3.table(settings, Results(tmp_path)).values
+    assert [r["iid"] for r in rows[:7]] == iid
+    assert {r["paper_iid"] for r in rows} == {None}
+    assert abs(sum(r["non_iid"] for r in rows[7:]) - 1) < 1e-9
 
 
 def test_the_papers_congruence_stands_beside_ours(tmp_path, monkeypatch):
-    fake = figure3.Congruence([1], [400], {IID: [0.5], NON_IID: [0.5]}, {IID: [1]})
+    fake = figure3.Congruence([1], [400], {IID: [0.5], NON_IID: [0.5]}, {IID: [1], NON_IID: [1]})
     monkeypatch.setattr(figure3, "measure", lambda *_: fake)
     made = figure3.table(Settings("logistic-mnist"), Results(tmp_path))
     assert made.shown[0]["paper, iid"] == "0.51"
+    assert made.values[0]["paper_iid"] == 0.51

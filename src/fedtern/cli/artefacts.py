@@ -47,8 +47,7 @@ def choose(name: str, settings: Settings, task: str | None) -> Chosen:
             if getattr(settings, option):
                 raise ValueError(f"all artefacts together have no {option} in common to restrict")
         return [(each, _fitting(each, settings)) for each in ARTEFACTS.values()]
-    one = look_up(name, {**ARTEFACTS, ALL: None}, "artefact")
-    assert one is not None
+    one = look_up(name, ARTEFACTS, "artefact")
     return [(one, one.adjust(replace(settings, task=task or one.task)))]
 
 
@@ -74,12 +73,14 @@ def list_artefacts(
         chosen = choose(name, settings, task)
         every = {c.digest: c for each, its in chosen for c in each.cells(its)}
         missing = found.missing(every.values())
-        seconds = sum(map(pace.seconds, missing))
-        seconds /= max(min(workers or cores(), len(missing)), 1)
+        whole, left = (
+            math.ceil(sum(map(pace.seconds, cells)) / max(min(workers or cores(), len(cells)), 1))
+            for cells in (list(every.values()), missing)
+        )
         about = chosen[0][0].about if name != ALL else "everything for one task, shared runs once"
         rows.append({
             "artefact": name, "runs": len(every), "done": len(every) - len(missing),
-            "seconds_left": round(seconds), "shows": about,
+            "seconds": whole, "seconds_left": left, "shows": about,
         })  # fmt: skip
     if as_json:
         typer.echo(json.dumps({"artefacts": rows, "task": settings.task}))
@@ -90,7 +91,8 @@ def list_artefacts(
                 "artefact": row["artefact"],
                 "runs": str(row["runs"]),
                 "done": str(row["done"]),
-                "time left": _about(row["seconds_left"]),
+                "time": _about(row["seconds"]),
+                "left": "all" if row["runs"] and not row["done"] else _about(row["seconds_left"]),
                 "shows": row["shows"],
             }
             for row in rows
@@ -107,14 +109,14 @@ def _about(seconds: float) -> str:
     """A time that nobody should take for exact.
 
     >>> _about(0), _about(40), _about(4000), _about(400_000)
-    ('–', 'about 1 min', 'about 1.1 h', 'about 4.6 days')
+    ('–', 'under 1 min', 'about 1.1 h', 'about 4.6 days')
     """
-    if seconds <= 0:
-        return "–"
+    if seconds < 60:
+        return "under 1 min" if seconds > 0 else "–"
     for unit, name in ((86400, "days"), (3600, "h")):
         if seconds >= unit:
             return f"about {seconds / unit:.1f} {name}"
-    return f"about {max(round(seconds / 60), 1)} min"
+    return f"about {round(seconds / 60)} min"
 
 
 def make(artefact: Artefact, settings: Settings, found: Results, directory: Path) -> Made:

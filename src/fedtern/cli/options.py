@@ -146,12 +146,13 @@ def takes(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., N
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """Numbers with commas between them.
+    """Numbers with commas between them, each once.
 
-    >>> numbers("1, 2,1/4"), numbers("")
+    >>> numbers("1, 2,1/4,2"), numbers("")
     ((1.0, 2.0, 0.25), ())
     """
+    parts = (part.strip() for part in text.split(","))
     try:
-        return tuple(float(Fraction(part.strip())) for part in text.split(",") if part.strip())
+        return tuple(dict.fromkeys(float(Fraction(part)) for part in parts if part))
     except (ValueError, ZeroDivisionError):
         raise ValueError(f"expected numbers like 1,2,10, got {text!r}") from None

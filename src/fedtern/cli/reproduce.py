@@ -74,7 +74,8 @@ def reproduce(
             list_artefacts(settings, task, found, workers, as_json)
             return
         chosen = choose(artefact, settings, task)
-        cells = [cell for each, its in chosen for cell in each.cells(its)]
+        # All cells with one seed first: there is something to see early.
+        cells = sorted((c for each, its in chosen for c in each.cells(its)), key=lambda c: c.seed)
         failed = _run(cells, found, workers, quiet=as_json)
         made = [make(each, its, found, results) for each, its in chosen if found.any(each, its)]
         show(made, as_json, alone=len(chosen) == 1)

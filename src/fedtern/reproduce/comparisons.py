@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from fedtern.engines.local import Round
 from fedtern.environment import Environment
 from fedtern.report.words import digits
-from fedtern.reproduce.scenes import FEDAVG, SIGNSGD, STC, Key, Scene, Standing
+from fedtern.reproduce.scenes import (
+    FEDAVG,
+    SIGNSGD,
+    STC,
+    Key,
+    Kind,
+    Scene,
+    Standing,
+    in_seeds,
+    usual,
+)
 from fedtern.reproduce.verdicts import COMPRESSED, STRONG
 
 Scenes = Mapping[Key, Scene]
@@ -82,12 +92,19 @@ def signs_with_momentum(scenes: Scenes) -> Iterator[Comparison]:
 
 
 def cheaper(
-    ours: Sequence[str],
-    others: Sequence[str],
+    ours: Kind,
+    rival: Kind,
     amounts: Mapping[str, Callable[[Round], float]],
     scenes: Scenes,
 ) -> Iterator[Comparison]:
-    """Who takes less of something to the target, on iid data in the paper's base environment."""
+    """Who takes less of something to the target, on iid data in the paper's base environment.
+
+    Rivals are the kind that is named and what the paper compares both with.
+    """
+
+    def others(method: Mapping[str, Any]) -> bool:
+        return rival(method) or usual(method)
+
     for scene in scenes.values():
         if scene.key.environment != Environment() or not (scene.ran(ours) and scene.ran(others)):
             continue
@@ -95,7 +112,7 @@ def cheaper(
             a, b = scene.cheapest(ours, amount), scene.cheapest(others, amount)
             if a is None and b is None:
                 continue  # nobody got there
-            first, second = (f"{digits(x.amount)} ({x.label})" if x else "n.a." for x in (a, b))
+            first, second = (arrival.words if arrival else "n.a." for arrival in (a, b))
             margin = b.amount - a.amount if a and b else float("nan")
             holds = a is not None and (b is None or a.amount < b.amount)
             yield Comparison(
@@ -111,9 +128,10 @@ def compressed(scenes: Scenes) -> Iterator[Comparison]:
             dense = sum(r.dense_bytes for r in ends)
             up = dense / max(sum(r.up_bytes_mean for r in ends), 1)
             down = dense / max(sum(r.down_bytes_mean for r in ends), 1)
-            words = (f"up ×{digits(up)}", f"down ×{digits(down)}")
+            count = f"{len(ends)} run{'s' * (len(ends) > 1)}"
+            first, second = f"up ×{digits(up)} ({count})", f"down ×{digits(down)}"
             holds = up > STRONG and down > COMPRESSED
-            yield Comparison(scene, "STC compresses both ways", *words, float("nan"), holds)
+            yield Comparison(scene, "STC compresses both ways", first, second, float("nan"), holds)
 
 
 def falls_less(gentler: Mapping[str, Gentler], scenes: Scenes) -> Iterator[Comparison]:
@@ -124,16 +142,17 @@ def falls_less(gentler: Mapping[str, Gentler], scenes: Scenes) -> Iterator[Compa
             if easy is None or easy is scene:
                 continue
             pairs = [(easy.better(m), scene.better(m)) for m in (STC, FEDAVG)]
-            falls = [a.accuracy - b.accuracy for a, b in pairs if a and b]
+            falls = [(a.accuracy - b.accuracy, min(a.seeds, b.seeds)) for a, b in pairs if a and b]
             if len(falls) == 2:
-                ours, other = (_fall(fall) for fall in falls)
-                margin = falls[1] - falls[0]
+                ours, other = (_fall(*fall) for fall in falls)
+                margin = falls[1][0] - falls[0][0]
                 title = f"STC loses less to {what} than FedAvg"
                 yield Comparison(scene, title, ours, other, margin, margin > 0)
 
 
-def _fall(fall: float) -> str:
-    return f"{'loses' if fall >= 0 else 'gains'} {100 * abs(fall):.1f} points"
+def _fall(fall: float, seeds: int) -> str:
+    verb = "loses" if fall >= 0 else "gains"
+    return f"{verb} {100 * abs(fall):.1f} points ({in_seeds(seeds)})"
 
 
 HARDSHIPS: dict[str, Gentler] = {

@@ -13,7 +13,7 @@ from fedtern.environment import Environment
 from fedtern.experiments import Experiment
 from fedtern.reproduce import table4
 from fedtern.reproduce.artefact import Table
-from fedtern.reproduce.looks import legend_below, method_look, tidy
+from fedtern.reproduce.looks import head, legend_below, method_look, tidy
 from fedtern.reproduce.results import Results
 from fedtern.reproduce.scores import Score, mean, percent
 from fedtern.reproduce.settings import Settings
@@ -56,6 +56,8 @@ class Curves:
 
     def seeds(self, settings: Settings, place: str, method: str) -> list[Experiment]:
         """The runs of one curve."""
+        if len(settings.momentum) > 1:
+            raise ValueError(f"a curve has one momentum, got {len(settings.momentum)}")
         momentum = settings.momentum[0] if settings.momentum else self.momentum
         return settings.with_seeds(method, self.places[place], momentum)
 
@@ -72,6 +74,8 @@ FIGURE_2 = Curves(
     notes=(
         "10 clients that all take part, with a momentum of 0.9. The paper does not say which delay"
         " and which sparsity it uses here: n=100 and p=1/100 are ours.",
+        "The paper's rows are VGG11* on CIFAR-10 and logistic regression on MNIST and, by its"
+        " caption, on Fashion-MNIST; here each task is a figure of its own.",
         "The paper prints no numbers here: all methods are close to uncompressed SGD on iid data,"
         " all suffer from non-iid data, and top-k the least.",
     ),
@@ -164,7 +168,7 @@ def draw(curves: Curves, settings: Settings, results: Results, figure: Any) -> N
         tidy(panel)
     grid.flat[0].set_ylabel("accuracy in %")
     target = f"; dotted: {100 * goal:g} %" if curves.targets and goal <= 1 else ""
-    figure.suptitle(f"{curves.title}\n{settings.note}{target}", fontsize=11)
+    head(figure, curves.title, f"{settings.note}{target}")
     legend_below(figure, grid, columns=4 if len(methods) > 3 else 3)
 
 
@@ -181,7 +185,8 @@ def _line(
     _, at, powers = axis
     x = [fmean(at(r) for r in seeds) for seeds in points]
     y = [100 * fmean(r.accuracy for r in seeds) for seeds in points]
-    look = {key: value for key, value in look.items() if key != "marker"}
+    if len(points) > 2:  # fewer make no line to see
+        look = {key: value for key, value in look.items() if key != "marker"}
     panel.plot(x, smooth(y, window), label=label, linewidth=1.6, **look)
     if len(points[0]) > 1:
         low = smooth([100 * min(r.accuracy for r in seeds) for seeds in points], window)

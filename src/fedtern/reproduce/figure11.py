@@ -8,7 +8,7 @@ from fedtern.experiments import Experiment
 from fedtern.report.words import digits
 from fedtern.reproduce import table4
 from fedtern.reproduce.artefact import Table
-from fedtern.reproduce.looks import method_look, tidy
+from fedtern.reproduce.looks import head, method_look, tidy
 from fedtern.reproduce.results import Results
 from fedtern.reproduce.scores import Score, mean, percent
 from fedtern.reproduce.settings import Settings
@@ -103,16 +103,16 @@ def draw(settings: Settings, results: Results, figure: Any) -> None:
     figure.set_size_inches(11, 4.6)
     left, right = figure.subplots(1, 2)
     for place, method in enumerate(METHODS):
-        heights = [_better(s, method, settings, results).value or 0 for s in SCENES]
+        heights = [_better(s, method, settings, results).value for s in SCENES]
         x = [i + 0.4 * place - 0.2 for i in range(len(SCENES))]
         colour = method_look(settings.experiment(method).method)["color"]
-        bars = left.bar(x, [100 * h for h in heights], 0.38, color=colour,
+        bars = left.bar(x, [100 * (h or 0) for h in heights], 0.38, color=colour,
                         label=settings.label(method))  # fmt: skip
-        left.bar_label(bars, fmt="%.1f", fontsize=9)
+        left.bar_label(bars, ["–" if h is None else f"{100 * h:.1f}" for h in heights], fontsize=9)
     left.set_xticks(range(len(SCENES)), [scene.name for scene in SCENES])
     left.set(ylabel="accuracy in %", ylim=(0, 108))
     left.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2)
     draw_traffic(right, SENDERS, settings, results)
     for axes in (left, right):
         tidy(axes)
-    figure.suptitle(f"Figure 11: summary\n{settings.note}", fontsize=11)
+    head(figure, "Figure 11: summary", settings.note)

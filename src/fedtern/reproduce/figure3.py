@@ -16,7 +16,7 @@ from fedtern.data import Dataset
 from fedtern.experiments import Experiment
 from fedtern.files import write_whole
 from fedtern.reproduce.artefact import Table
-from fedtern.reproduce.looks import tidy
+from fedtern.reproduce.looks import head, tidy
 from fedtern.reproduce.paper import CONGRUENCE
 from fedtern.reproduce.results import Results
 from fedtern.reproduce.settings import Settings
@@ -129,15 +129,29 @@ def table(settings: Settings, results: Results) -> Table:
     printed = CONGRUENCE if settings.task == "logistic-mnist" else None
     columns = (found.sizes, found.batches, found.alpha[IID], found.alpha[NON_IID])
     rows = list(zip(*columns, strict=True))
-    values = [
+    values: list[dict[str, Any]] = [
         {
-            "batch_size": size,
-            "alpha_iid": iid,
-            "alpha_non_iid": skewed,
+            "quantity": "alpha(k)",
+            "at": size,
+            "iid": iid,
+            "non_iid": skewed,
             "batches": number,
             "paper_iid": printed if size == 1 else None,
         }
         for size, number, iid, skewed in rows
+    ]
+    values += [
+        {
+            "quantity": "share of alpha_w(1)",
+            "at": place / BINS,
+            "iid": iid / sum(found.bins[IID]),
+            "non_iid": skewed / sum(found.bins[NON_IID]),
+            "batches": found.batches[0],
+            "paper_iid": None,
+        }
+        for place, (iid, skewed) in enumerate(
+            zip(found.bins[IID], found.bins[NON_IID], strict=True)
+        )
     ]
     shown = [
         {
@@ -172,4 +186,4 @@ def draw(settings: Settings, results: Results, figure: Any) -> None:
     for axes in (left, right):
         axes.legend(frameon=False)
         tidy(axes)
-    figure.suptitle(f"Congruence of gradient signs at the first weights, {settings.task}")
+    head(figure, "Congruence of gradient signs", f"{settings.task}, at the first weights")

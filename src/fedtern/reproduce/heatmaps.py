@@ -11,6 +11,7 @@ from fedtern.environment import Environment
 from fedtern.experiments import Experiment
 from fedtern.report.words import fraction
 from fedtern.reproduce.artefact import Table
+from fedtern.reproduce.looks import head
 from fedtern.reproduce.results import Results
 from fedtern.reproduce.scores import Score, mean, points, spread
 from fedtern.reproduce.settings import Settings
@@ -177,7 +178,7 @@ def draw(heat: HeatMap, settings: Settings, results: Results, figure: Any) -> No
         axes.set_title(place, fontsize=10)
     unit = "points" if heat.minus else "accuracy in %"
     figure.colorbar(image, ax=list(grid.flat), label=unit, shrink=0.9)
-    figure.suptitle(f"{heat.title}\n{settings.note}", fontsize=11)
+    head(figure, heat.title, settings.note)
 
 
 def _numbers(heat: HeatMap, settings: Settings, results: Results, place: str) -> list[list[float]]:

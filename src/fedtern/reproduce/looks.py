@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,6 +48,12 @@ def method_look(method: Mapping[str, Any], variant: int = 0) -> dict[str, Any]:
     return {**_FAMILIES.get(method["name"], other), "linestyle": dash}
 
 
+def head(figure: Any, title: str, note: str) -> None:
+    """A title over all panels, and under it a note in as many lines as it takes."""
+    characters = int(12 * figure.get_figwidth())
+    figure.suptitle("\n".join([title, *textwrap.wrap(note, characters)]), fontsize=11)
+
+
 def tidy(axes: Any) -> None:
     """A light grid, and no box around it."""
     axes.set_axisbelow(True)
@@ -68,5 +75,8 @@ def legend_below(figure: Any, panels: Any, columns: int = 3, last: str = "") -> 
             list(found),
             loc="outside lower center",
             ncols=columns,
+            fontsize=9,
+            columnspacing=1.4,
+            handletextpad=0.6,
             frameon=False,
         )

@@ -5,19 +5,46 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedtern.engines.local import Round
 from fedtern.environment import Environment
 from fedtern.experiments import Experiment
 from fedtern.experiments.experiment import complete, parse_method
-from fedtern.report.words import method_label
+from fedtern.report.words import digits, method_label
 from fedtern.reproduce.table4 import goal, reached
 
 STC, FEDAVG, SIGNSGD = (
     complete(parse_method(text)) for text in ("stc", "fedavg:local_steps=400", "signsgd")
 )
 """The three methods of the paper's comparisons."""
+
+
+Kind = Callable[[Mapping[str, Any]], bool]
+
+
+def often(method: Mapping[str, Any]) -> bool:
+    """Whether it is STC as the paper compares it: without delay, at whatever sparsity."""
+    return bool(method["name"] == "stc" and method["local_steps"] == 1)
+
+
+def seldom(method: Mapping[str, Any]) -> bool:
+    """Whether it is FedAvg, at whatever delay."""
+    return bool(method["name"] == "fedavg")
+
+
+def usual(method: Mapping[str, Any]) -> bool:
+    """Whether it is one of the paper's other methods: uncompressed, or signs."""
+    return method["name"] in ("sgd", "signsgd")
+
+
+def in_seeds(number: int) -> str:
+    """How many runs a figure is the mean of.
+
+    >>> in_seeds(1), in_seeds(3)
+    ('1 seed', '3 seeds')
+    """
+    return f"{number} seed{'s' * (number != 1)}"
 
 
 class Key(NamedTuple):
@@ -40,8 +67,7 @@ class Standing(NamedTuple):
     @property
     def words(self) -> str:
         """The accuracy for a reader."""
-        seeds = f"{self.seeds} seed{'s' * (self.seeds > 1)}"
-        return f"{100 * self.accuracy:.1f} % (m={self.momentum:g}, {seeds})"
+        return f"{100 * self.accuracy:.1f} % (m={self.momentum:g}, {in_seeds(self.seeds)})"
 
 
 class Arrival(NamedTuple):
@@ -51,6 +77,11 @@ class Arrival(NamedTuple):
     label: str
     seeds: int
 
+    @property
+    def words(self) -> str:
+        """The amount for a reader."""
+        return f"{digits(self.amount)} ({self.label}, {in_seeds(self.seeds)})"
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -59,7 +90,7 @@ class Scene:
     key: Key
     runs: list[tuple[Experiment, list[Round]]] = field(default_factory=list)
 
-    def standing(self, method: Mapping[str, object], momentum: float) -> Standing | None:
+    def standing(self, method: Mapping[str, Any], momentum: float) -> Standing | None:
         """How a method did with a momentum: the mean of its seeds' highest accuracies."""
         best = {
             cell.seed: max(r.accuracy for r in rounds)
@@ -68,7 +99,7 @@ class Scene:
         }
         return Standing(fmean(best.values()), momentum, len(best)) if best else None
 
-    def better(self, method: Mapping[str, object]) -> Standing | None:
+    def better(self, method: Mapping[str, Any]) -> Standing | None:
         """How a method did with the momentum that suits it better, as the paper compares."""
         momenta = {cell.momentum for cell, _ in self.runs if cell.method == method}
         every = [s for m in sorted(momenta) if (s := self.standing(method, m)) is not None]
@@ -80,15 +111,15 @@ class Scene:
         dense = self.better({"name": "sgd"})
         return goal(self.key.task, dense.accuracy if dense else None)
 
-    def ran(self, names: Iterable[str]) -> bool:
-        """Whether any of these methods was run, whatever its parameters."""
-        return any(cell.method["name"] in names for cell, _ in self.runs)
+    def ran(self, kind: Kind) -> bool:
+        """Whether any method of a kind was run."""
+        return any(kind(cell.method) for cell, _ in self.runs)
 
-    def cheapest(self, names: Iterable[str], amount: Callable[[Round], float]) -> Arrival | None:
-        """The least that any of these methods took to the target, None if none got there."""
+    def cheapest(self, kind: Kind, amount: Callable[[Round], float]) -> Arrival | None:
+        """The least that any method of a kind took to the target, None if none got there."""
         found: dict[str, list[float]] = {}
         for cell, rounds in self.runs:
-            if cell.method["name"] in names and (there := reached(rounds, self.target)):
+            if kind(cell.method) and (there := reached(rounds, self.target)):
                 label = f"{method_label(cell.method)}, m={cell.momentum:g}"
                 found.setdefault(label, []).append(amount(there))
         every = [Arrival(fmean(seeds), label, len(seeds)) for label, seeds in found.items()]

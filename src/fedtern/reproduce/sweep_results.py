@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from fedtern.reproduce.artefact import Table
-from fedtern.reproduce.looks import legend_below, method_look, tidy
+from fedtern.reproduce.looks import head, legend_below, method_look, tidy
 from fedtern.reproduce.paper import ACCURACY, WORDS
 from fedtern.reproduce.results import Results
 from fedtern.reproduce.scores import spread
@@ -18,15 +17,16 @@ _STAR = "the paper's numbers"
 NOTES = (
     "Accuracy in per cent: the highest of each run, as in the paper, and in brackets the last.",
     "m: the momentum of each client's SGD. All runs of a task have the same learning rate.",
+    "A round is never split, so that FedAvg may train for up to 399 iterations more.",
 )
 
 
 def table(sweep: Sweep, settings: Settings, results: Results) -> Table:
     """Each environment with what every method came to."""
     values: list[dict[str, Any]] = []
-    shown: list[dict[str, str]] = []
+    rows: dict[tuple[str, str, float], dict[str, str]] = {}
+    said: dict[tuple[str, str, float], dict[str, str]] = {}
     for each in settings.each:
-        rows: dict[tuple[str, float], dict[str, str]] = {}
         for point in sweep.points(each):
             score, paper = point.score(each, results), printed(sweep, each, point)
             values.append({
@@ -38,15 +38,14 @@ def table(sweep: Sweep, settings: Settings, results: Results) -> Table:
                 **score.columns(),
                 "paper": paper,
             })  # fmt: skip
+            spot, label = (each.task, point.place, point.value), each.label(point.method)
             head = {"task": each.task, "where": point.place, sweep.name: sweep.tick(point.value)}
-            row = rows.setdefault((point.place, point.value), {**head, "paper": ""})
-            column = f"{each.label(point.method)}, m={point.momentum:g}"
-            row[column] = score.shown
-            if paper is not None and f"{100 * paper:.1f}" not in row["paper"]:
-                said = f"{each.label(point.method)}: {100 * paper:.1f}"
-                row["paper"] = ", ".join(filter(None, [row["paper"], said]))
-        shown += rows.values()
-    return Table(_title(sweep, settings), values, _paper_last(shown), _notes(sweep, settings))
+            rows.setdefault(spot, head)[f"{label}, m={point.momentum:g}"] = score.shown
+            if paper is not None:
+                said.setdefault(spot, {})[label] = f"{label}: {100 * paper:.1f}"
+    for spot, row in rows.items() if said else ():
+        row["paper"] = ", ".join(said.get(spot, {}).values())
+    return Table(_title(sweep, settings), values, list(rows.values()), _notes(sweep, settings))
 
 
 def printed(sweep: Sweep, settings: Settings, point: Point) -> float | None:
@@ -65,13 +64,6 @@ def _notes(sweep: Sweep, settings: Settings) -> list[str]:
     return [*NOTES, *several, WORDS[sweep.name]]
 
 
-def _paper_last(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """The paper's column at the end, and not at all if it is empty everywhere."""
-    some = any(row["paper"] for row in rows)
-    last = [("paper", row.pop("paper")) for row in rows]
-    return [{**row, **(dict([cell]) if some else {})} for row, cell in zip(rows, last, strict=True)]
-
-
 def draw(sweep: Sweep, settings: Settings, results: Results, figure: Any) -> None:
     """A row of panels for each task, a panel for each place, a line for each method."""
     places = list(settings.choose_places(sweep.places))
@@ -88,7 +80,7 @@ def draw(sweep: Sweep, settings: Settings, results: Results, figure: Any) -> Non
     name = _title(sweep, settings)
     note = f"{tasks[0].planned:,} iterations" if len(tasks) == 1 else "iterations as each task has"
     seeds = f"{settings.seeds} seeds" if settings.seeds > 1 else "seed 0"
-    figure.suptitle(f"{name}: {note}, {seeds} (dashed: momentum 0.9)", fontsize=11)
+    head(figure, name, f"{note}, {seeds} (dashed: momentum 0.9)")
     some = any(printed(sweep, each, p) is not None for each in tasks for p in sweep.points(each))
     # Columns that hold both momenta of a method, and the paper's stars in one of their own.
     legend_below(figure, grid, columns=2 if len(places) == 1 else 3 + some, last=_STAR)

@@ -68,9 +68,9 @@ def cells(sweep: Sweep, settings: Settings) -> list[Experiment]:
     ]
 
 
-def _whole(name: str, value: float) -> int:
-    if value != int(value) or value < 1:
-        raise ValueError(f"{name} must be whole numbers of at least 1, got {value:g}")
+def _whole(name: str, value: float, least: int = 1) -> int:
+    if value != int(value) or value < least:
+        raise ValueError(f"{name} must be whole numbers of at least {least}, got {value:g}")
     return int(value)
 
 
@@ -84,11 +84,13 @@ def _batch(place: Environment, value: float) -> Environment:
 
 def _participation(place: Environment, value: float) -> Environment:
     """Five clients of ever more: it is their share that varies."""
-    clients = _whole("numbers of clients", value)
-    return replace(place, clients=clients, participation=min(_FIVE / clients, 1.0))
+    clients = _whole("numbers of clients", value, _FIVE)
+    return replace(place, clients=clients, participation=_FIVE / clients)
 
 
 def _balance(place: Environment, value: float) -> Environment:
+    if not 0 < value <= 1:
+        raise ValueError(f"values of gamma must be in (0, 1], got {value:g}")
     return replace(place, gamma=value)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedtern.report.words import digits
 from fedtern.reproduce import table4
-from fedtern.reproduce.looks import method_look, tidy
+from fedtern.reproduce.looks import head, method_look, tidy
 from fedtern.reproduce.paper import TRAFFIC
 from fedtern.reproduce.results import Results
 from fedtern.reproduce.scores import mean
@@ -19,7 +19,7 @@ def draw(settings: Settings, results: Results, figure: Any) -> None:
     methods = table4.methods(settings)
     figure.set_size_inches(2.5 + 1.0 * len(methods), 4.6)
     draw_traffic(figure.add_subplot(), methods, settings, results)
-    figure.suptitle(f"Table IV: traffic until the target\n{settings.note}", fontsize=11)
+    head(figure, "Table IV: traffic until the target", settings.note)
 
 
 def draw_traffic(axes: Any, methods: Sequence[str], settings: Settings, results: Results) -> None:
