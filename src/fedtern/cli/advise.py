@@ -14,7 +14,6 @@ from rich.table import Table
 
 from fedtern.advice import Advice, Estimate, Situation, collect, load
 from fedtern.advice import advise as ask
-from fedtern.cli import options as o
 from fedtern.cli.errors import one_sentence
 from fedtern.report.runs import load_run
 from fedtern.report.words import method_label, size
@@ -35,7 +34,7 @@ def advise(
     runs: Annotated[
         list[Path] | None, typer.Option(help="Runs of your own to go by as well; repeat it.")
     ] = None,
-    as_json: o.AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Recommend a method for a federation, with what it would cost and why."""
     with one_sentence():
