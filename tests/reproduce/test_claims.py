@@ -15,7 +15,7 @@ from fedtern import Environment
 from fedtern.cli import app
 from fedtern.experiments import Experiment
 from fedtern.reproduce import Results
-from fedtern.reproduce.claims import check
+from fedtern.reproduce.claims import check, verdicts
 from reproduce.fakes import finish, read_csv
 
 TASK = "logistic-mnist"
@@ -152,3 +152,16 @@ def test_the_command_prints_and_writes_every_verdict(tmp_path, monkeypatch):
     assert {row["holds"] for row in rows if row["claim"] == "Lesson 1"} == {"False"}
     again = CliRunner().invoke(app, ["reproduce", "--check", "--json"])
     assert len(json.loads(again.stdout)["comparisons"]) == len(rows)
+
+
+def test_an_artefact_is_judged_by_its_own_cells_only(tmp_path):
+    skewed = Environment(classes_per_client=1)
+    mine = [cell("stc", skewed), cell("fedavg:local_steps=400", skewed)]
+    finish(tmp_path, mine[0], 0.8)
+    finish(tmp_path, mine[1], 0.5)
+    other = Environment(classes_per_client=2)
+    finish(tmp_path, cell("stc", other), 0.3)
+    finish(tmp_path, cell("fedavg:local_steps=400", other), 0.5)
+    lines = verdicts(Results(tmp_path), mine)
+    assert "Lesson 1 (non-iid data: STC above FedAvg): held, in 1 of 1 comparisons." in lines
+    assert not any("Lesson 2" in line for line in lines)

@@ -19,6 +19,7 @@ from fedtern.errors import MissingExtraError
 from fedtern.names import look_up
 from fedtern.report.words import listed as listing
 from fedtern.reproduce import ARTEFACTS, Artefact, Results, Settings, Table
+from fedtern.reproduce.claims import verdicts
 from fedtern.reproduce.estimates import Pace
 from fedtern.reproduce.outputs import write_pictures, write_table
 
@@ -129,6 +130,7 @@ def make(artefact: Artefact, settings: Settings, found: Results, directory: Path
         typer.echo(f"no picture: {error}", err=True)
         pictures = []
     table, cells = artefact.table(settings, found), artefact.cells(settings)
+    table = replace(table, notes=[*table.notes, *verdicts(found, cells)])
     if absent := [cell.title for cell in found.missing(cells)]:
         table = replace(
             table, notes=[f"Missing, because they failed: {listing(absent)}.", *table.notes]

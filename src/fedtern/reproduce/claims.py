@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from fedtern.experiments import Experiment
 from fedtern.reproduce import comparisons as ask
 from fedtern.reproduce.artefact import Table
 from fedtern.reproduce.comparisons import Comparison, Scenes
@@ -106,6 +107,19 @@ NOTES = (
     " the same environment without the hardship.",
     "Held: in all comparisons. Held in part: in some. Did not hold here: in none.",
 )
+
+
+def verdicts(results: Results, cells: Sequence[Experiment]) -> list[str]:
+    """A line for each claim that some cells have anything to say about."""
+    recorded = {c.digest: (c, rounds) for c in cells if (rounds := results.rounds(c))}
+    scenes = gather(recorded.values())
+    asked = [(claim, claim.comparisons(scenes)) for claim in CLAIMS]
+    return [
+        f"{claim.name} ({claim.statement}): {verdict(found)}, in"
+        f" {sum(c.holds for c in found)} of {len(found)} comparisons."
+        for claim, found in asked
+        if found
+    ]
 
 
 def check(results: Results) -> tuple[Table, Table]:
