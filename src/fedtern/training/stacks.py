@@ -29,6 +29,7 @@ class StackTraining:
 
     def __init__(self, local: LocalTraining) -> None:
         self.local, self.layers = local, _linear_layers(local.model.module)
+        self.longest = min(local.batch_size, max(local.split.sizes))
 
     @staticmethod
     def suits(local: LocalTraining) -> bool:
@@ -79,7 +80,8 @@ class StackTraining:
 
     def _gather(self, batches: Sequence[np.ndarray]) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs and labels by client, and the share that each example has in its mean."""
-        longest = max(indices.size for indices in batches)
+        # The same for every cohort: the sums' last bits must not depend on who else is in it.
+        longest = self.longest
         rows = np.zeros((len(batches), longest), np.int64)  # past the end: any example, no share
         shares = np.zeros((len(batches), longest), np.float32)
         for row, share, indices in zip(rows, shares, batches, strict=True):

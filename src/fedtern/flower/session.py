@@ -1,0 +1,208 @@
+"""A server's side of the conversation, while a run lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from logging import WARNING
+from typing import NamedTuple
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.common import log
+from flwr.serverapp import Grid
+
+from fedtern import __version__
+from fedtern.errors import DuplicateUpload, FedternError, in_a_sentence
+from fedtern.flower import frames
+from fedtern.flower.charter import Charter
+from fedtern.flower.frames import KEY, Answer, Hello, Turn
+from fedtern.flower.ledger import Ledger
+from fedtern.flower.roster import Member, Roster
+from fedtern.protocol import Server
+from fedtern.store import DurableServer
+
+_SHARED = "two nodes must not share one state directory: give each its own fedtern-state"
+
+
+class Reply(NamedTuple):
+    """What a node sent back: its frame, if there was one, and whatever its app put beside it."""
+
+    node: int
+    answer: Answer | None
+    content: RecordDict
+
+
+class Session:
+    """Knows where each client is, tells it what it missed, and hears what it has to say.
+
+    Nothing that a node does, or leaves undone, is an error here: it is reported, and the round goes
+    on without that node.
+    """
+
+    def __init__(
+        self,
+        charter: Charter,
+        server: Server | DurableServer,
+        ledger: Ledger,
+        grid: Grid,
+        timeout: float,
+    ) -> None:
+        self.charter, self.server, self.ledger = charter, server, ledger
+        self.grid, self.timeout = grid, timeout
+        self.roster = Roster(ledger.number)
+        self.dropped = 0  # turns of this round that came to nothing
+        self._sent: dict[int, Message] = {}
+
+    def turns(self, messages: Iterable[Message], config_key: str) -> list[Message]:
+        """The messages of a strategy, with what each node missed in the place of the model."""
+        messages = list(messages)
+        self.greet([message.metadata.dst_node_id for message in messages])
+        # A list: some of Flower's grids go through it twice.
+        self._sent, taken, sizes = {}, dict[int, int](), list[int]()
+        for message in messages:
+            node = message.metadata.dst_node_id
+            if (member := self.roster.get(node)) is None:
+                continue
+            if (other := taken.setdefault(member.client, node)) != node:
+                self.drop(node, f"{_SHARED} (node {other} is that client)")
+                continue
+            turn = self._turn(member)
+            sizes.append(len(turn.data))
+            self._sent[node] = _with_frame(message, config_key, turn.to_bytes())
+        if sizes:
+            self.ledger.counts.down.add(sizes, 0.0)
+        return list(self._sent.values())
+
+    def _turn(self, member: Member) -> Turn:
+        server, fresh = self.server, False
+        if (member.round, member.stamp) == (server.round, server.stamp):
+            data = b""
+        elif 0 <= member.round < server.round:
+            data = server.newest_broadcast(member.round) or server.catch_up(
+                member.client, member.round
+            )
+        else:  # it has nothing yet, or something that is not of this history
+            data, fresh = server.catch_up(member.client, -1), True
+        # Nothing else is ever so long.
+        self.ledger.counts.models += len(data) > 4 * self.charter.layout.size
+        charter = self.charter
+        return Turn(charter.federation, charter.in_context, fresh, member.client, data)
+
+    def greet(self, nodes: Iterable[int]) -> None:
+        """Ask those of some nodes who they are and where, of which that is not known."""
+        strangers = self.roster.strangers(nodes)
+        if not strangers:
+            return
+        hello = Hello(__version__, self.charter.to_json()).to_bytes()
+        self._sent = {
+            node: Message(RecordDict({KEY: ConfigRecord({KEY: hello})}), node, MessageType.TRAIN)
+            for node in strangers
+        }
+        replies = self.grid.send_and_receive(list(self._sent.values()), timeout=self.timeout)
+        for reply in self.replies(replies):
+            if reply.answer is None:
+                self.drop(
+                    reply.node,
+                    "it does not answer a hello of fedtern: does its ClientApp have"
+                    " mods=[fedtern.flower.compression()]?",
+                )
+            elif reply.answer.kind in (frames.HERE, frames.REFUSED):
+                self.roster.enter(reply.node, reply.answer)
+            else:
+                self.drop(reply.node, f"a hello was answered with kind {reply.answer.kind}")
+
+    def replies(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """What nodes have answered to the last messages; those that have not are reported."""
+        # An error that Flower itself reports does not come from the node it is about.
+        nodes = {message.metadata.message_id: node for node, message in self._sent.items()}
+        waiting = dict(self._sent)
+        for message in messages:
+            metadata = message.metadata
+            node = nodes.get(metadata.reply_to_message_id, metadata.src_node_id)
+            if waiting.pop(node, None) is None:
+                log(WARNING, "fedtern: ignoring a message of node %s that nobody waits for", node)
+                continue
+            try:
+                if message.has_error():
+                    raise FedternError(_last_line(message.error.reason))
+                content = message.content
+                yield Reply(node, _answer_in(content), content)
+            except FedternError as error:
+                self.drop(node, in_a_sentence(error))
+        for node in waiting:
+            self.drop(node, f"no answer within {self.timeout:g} seconds")
+
+    def drop(self, node: int, reason: str) -> None:
+        """Go on without a node in this round."""
+        self.dropped += 1
+        log(WARNING, "fedtern: going on without %s: %s", self.roster.name(node), reason)
+        self.roster.lose(node)
+
+    def take(self, reply: Reply, num_examples: int) -> bool:
+        """Take an upload in; False, and a report, for anything else."""
+        node, answer = reply.node, reply.answer
+        member = self.roster.get(node)
+        if answer is None or member is None or answer.client != member.client:
+            said = None if answer is None else answer.client
+            self.drop(node, f"expected an answer of its client, got one of {said}")
+            return False
+        if answer.kind != frames.UPLOAD:
+            return self.settle(reply)
+        try:
+            self.server.receive(member.client, answer.data, num_examples)
+        except DuplicateUpload:
+            pass  # of before a restart: it counts once
+        except FedternError as error:
+            self.drop(node, in_a_sentence(error))
+            return False
+        member.is_at(answer)
+        return True
+
+    def settle(self, reply: Reply) -> bool:
+        """Note where a node is after a turn without an upload; whether it came to anything."""
+        node, answer, member = reply.node, reply.answer, self.roster.get(reply.node)
+        if answer is None:
+            if member is not None:
+                member.round, member.stamp = self.server.round, self.server.stamp
+            return True
+        if answer.kind == frames.REFUSED:
+            self.roster.refuse(node, answer.reason)
+            self.dropped += 1
+        elif answer.kind in (frames.FAILED, frames.LOST) and answer.client is not None:
+            self.drop(node, answer.reason)
+            self.roster.enter(node, answer)  # it has said where it is
+        else:
+            self.drop(node, answer.reason or f"an answer of kind {answer.kind} is out of place")
+        return False
+
+
+def _with_frame(message: Message, config_key: str, frame: bytes) -> Message:
+    """A message of its own for one node: a strategy gives the same content to all of them."""
+    content = RecordDict()
+    records: Mapping[str, object] = message.content
+    for name in records:
+        if name in message.content.metric_records:
+            content[name] = message.content.metric_records[name]
+        elif name in message.content.config_records:
+            content[name] = ConfigRecord(dict(message.content.config_records[name]))
+    if config_key not in content:
+        content[config_key] = ConfigRecord()
+    content.config_records[config_key][KEY] = frame
+    metadata = message.metadata
+    return Message(
+        content,
+        metadata.dst_node_id,
+        metadata.message_type,
+        ttl=metadata.ttl,
+        group_id=metadata.group_id,
+    )
+
+
+def _answer_in(content: RecordDict) -> Answer | None:
+    record = content.config_records.get(KEY)
+    data = None if record is None else record.get(KEY)
+    return frames.read_answer(data) if isinstance(data, bytes) else None
+
+
+def _last_line(reason: str | None) -> str:
+    lines = (reason or "no reason given").strip().splitlines()
+    return lines[-1] if lines else "no reason given"
