@@ -98,7 +98,8 @@ class Session:
             for node in strangers
         }
         replies = self.grid.send_and_receive(list(self._sent.values()), timeout=self.timeout)
-        for reply in self.replies(replies):
+        # In the order of nodes, so that the numbers they get do not depend on who is fastest.
+        for reply in sorted(self.replies(replies), key=lambda reply: reply.node):
             if reply.answer is None:
                 self.drop(
                     reply.node,
