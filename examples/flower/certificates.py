@@ -42,9 +42,7 @@ class Certificates:
         root = _name("fedtern example authority")
         _write(made.authority, _certificate(root, root, authority.public_key(), authority, ca=True))
         name = _name("localhost")
-        _write(
-            made.certificate, _certificate(name, root, server.public_key(), authority, ca=False)
-        )
+        _write(made.certificate, _certificate(name, root, server.public_key(), authority, ca=False))
         return made
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -135,15 +137,25 @@ class Processes:
                 raise TimeoutError(f"waited {seconds:g} s for {what} in vain\n{last}")
             time.sleep(0.2)
 
-    def kill(self, name: str) -> None:
-        """End a process and whatever it has started, at once and without a word (SIGKILL)."""
+    def kill(self, name: str, *, alone: bool = False) -> None:
+        """End a process at once and without a word (SIGKILL), with or without those it started."""
         process = self.running.pop(name)
-        for group in {process.pid, *descendants(process.pid)}:
-            try:
-                os.kill(group, 9)
-            except ProcessLookupError:
-                continue
+        for pid in [process.pid, *([] if alone else descendants(process.pid))]:
+            _signal(pid, signal.SIGKILL)
         process.wait()
+
+    def stop(self, name: str, seconds: float = 15) -> None:
+        """Ask a process to end, and see to it that it does, with all that it has started."""
+        process = self.running.pop(name)
+        started = descendants(process.pid)
+        _signal(process.pid, signal.SIGTERM)
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for pid in started:
+            _signal(pid, signal.SIGKILL)
 
     def __enter__(self) -> Processes:
         return self
@@ -155,7 +167,12 @@ class Processes:
         trace: TracebackType | None,
     ) -> None:
         for name in reversed(list(self.running)):
-            self.kill(name)
+            self.stop(name)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def descendants(pid: int) -> list[int]:

@@ -422,7 +422,7 @@ def test_a_damaged_ledger_is_named(tmp_path):
 
 
 def test_a_name_that_is_too_long_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="a name of 1 to 64 bytes"):
+    with pytest.raises(ValueError, match="a name of at most 64 bytes"):
         federate(DirectGrid(tmp_path, [app()]), 1, federation="x" * 65)
 
 

@@ -98,6 +98,9 @@ class Training(Splitting):
         ),
     ] = None
     threads: Annotated[int, typer.Option(min=1, help="Of torch, where there is one process.")] = 1
+    engine: Annotated[
+        str, typer.Option(help="local, or flower: its simulation on Ray, to the same bytes.")
+    ] = "local"
     as_json: AsJson = False
 
     def experiment(self, task: str, method: str, *, strict: bool) -> Experiment:

@@ -26,9 +26,10 @@ class Charter:
     in_context: bool  # whether states live in the context, as they do in a simulation
 
     def __post_init__(self) -> None:
-        if not 0 < len(self.federation.encode()) <= LONGEST_NAME:
+        if len(self.federation.encode()) > LONGEST_NAME:
             raise ValueError(
-                f"federation must be a name of 1 to {LONGEST_NAME} bytes, got {self.federation!r}"
+                f"federation must be a name of at most {LONGEST_NAME} bytes, got"
+                f" {self.federation!r}"
             )
 
     def to_json(self) -> dict[str, Any]:

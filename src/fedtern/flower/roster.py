@@ -42,6 +42,10 @@ class Roster:
         """A node's client, if it is known where it is."""
         return self._members.get(node)
 
+    def node_of(self, client: int) -> int:
+        """The node that a client is on."""
+        return next(node for node, member in self._members.items() if member.client == client)
+
     def enter(self, node: int, answer: Answer) -> None:
         """Take a node in that has answered a hello."""
         if answer.kind == frames.REFUSED:

@@ -49,7 +49,8 @@ class Session:
         self.charter, self.server, self.ledger = charter, server, ledger
         self.grid, self.timeout = grid, timeout
         self.roster = Roster(ledger.number)
-        self.dropped = 0  # turns of this round that came to nothing
+        self.dropped: list[str] = []  # why turns of this round came to nothing
+        self.sizes: list[int] = []  # of what was sent last, in the order of nodes
         self._sent: dict[int, Message] = {}
 
     def turns(self, messages: Iterable[Message], config_key: str) -> list[Message]:
@@ -57,7 +58,7 @@ class Session:
         messages = list(messages)
         self.greet([message.metadata.dst_node_id for message in messages])
         # A list: some of Flower's grids go through it twice.
-        self._sent, taken, sizes = {}, dict[int, int](), list[int]()
+        self._sent, self.sizes, taken = {}, [], dict[int, int]()
         for message in messages:
             node = message.metadata.dst_node_id
             if (member := self.roster.get(node)) is None:
@@ -66,10 +67,10 @@ class Session:
                 self.drop(node, f"{_SHARED} (node {other} is that client)")
                 continue
             turn = self._turn(member)
-            sizes.append(len(turn.data))
+            self.sizes.append(len(turn.data))
             self._sent[node] = _with_frame(message, config_key, turn.to_bytes())
-        if sizes:
-            self.ledger.counts.down.add(sizes, 0.0)
+        if self.sizes:
+            self.ledger.counts.down.add(self.sizes, 0.0)
         return list(self._sent.values())
 
     def _turn(self, member: Member) -> Turn:
@@ -134,8 +135,8 @@ class Session:
 
     def drop(self, node: int, reason: str) -> None:
         """Go on without a node in this round."""
-        self.dropped += 1
-        log(WARNING, "fedtern: going on without %s: %s", self.roster.name(node), reason)
+        self.dropped.append(f"{self.roster.name(node)}: {reason}")
+        log(WARNING, "fedtern: going on without %s", self.dropped[-1])
         self.roster.lose(node)
 
     def take(self, reply: Reply, num_examples: int) -> bool:
@@ -167,7 +168,7 @@ class Session:
             return True
         if answer.kind == frames.REFUSED:
             self.roster.refuse(node, answer.reason)
-            self.dropped += 1
+            self.dropped.append(answer.reason)
         elif answer.kind in (frames.FAILED, frames.LOST) and answer.client is not None:
             self.drop(node, answer.reason)
             self.roster.enter(node, answer)  # it has said where it is

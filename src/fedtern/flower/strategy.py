@@ -143,7 +143,7 @@ class Compressed(Strategy):
     ) -> Iterable[Message]:
         """Whoever the strategy has chosen gets what it missed."""
         session, self._measured = self._current(), {}
-        session.dropped = 0
+        session.dropped = []
         chosen = self.strategy.configure_train(server_round + self._offset, arrays, config, grid)
         return session.turns(chosen, self.strategy.configrecord_key)
 
@@ -166,7 +166,8 @@ class Compressed(Strategy):
         session.server.finish_round()
         metrics = aggregate(counted, self.strategy.train_metrics_aggr_fn, self.strategy)
         self._measured |= dict(metrics)
-        metrics["uploads-counted"], metrics["nodes-dropped"] = len(counted), session.dropped
+        metrics["uploads-counted"] = len(counted)
+        metrics["nodes-dropped"] = len(session.dropped)
         return self._arrays(session), self._with_totals(metrics)
 
     def configure_evaluate(
