@@ -48,8 +48,8 @@ class Processes:
             else f'root-certificates = "{certificates.authority}"'
         )
         (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\n'
-            f"{secure}\n"
+            '[superlink]\ndefault = "here"\n\n[superlink.here]\n'
+            f'address = "127.0.0.1:{self.port}"\n{secure}\n'
         )
 
     def superlink(self) -> None:

@@ -1,4 +1,4 @@
-"""A grid whose nodes live in this process: real apps, real messages, and no network between them."""
+"""A grid whose nodes live in this process: real apps, real messages, no network."""
 
 from __future__ import annotations
 

@@ -417,7 +417,7 @@ def test_a_run_can_be_reported_on(tmp_path):
 def test_a_damaged_ledger_is_named(tmp_path):
     federate(DirectGrid(tmp_path, [app()]), 1, store=tmp_path / "fed")
     (tmp_path / "fed/ledger.json").write_text("[]")
-    with pytest.raises(StoreError, match="ledger.json is damaged"):
+    with pytest.raises(StoreError, match=r"ledger\.json is damaged"):
         federate(DirectGrid(tmp_path, [app()]), 1, store=tmp_path / "fed")
 
 

@@ -29,9 +29,7 @@ def _flower(experiment: Experiment, data_dir: Path | None, device: str) -> Make:
     from fedtern.flower.engine import FlowerFederation
 
     if device != "cpu":
-        raise ValueError(
-            f"--engine flower trains on the CPU, not on {device!r}: leave --device out"
-        )
+        raise ValueError(f"--engine flower trains on the CPU, not on {device!r}: drop --device")
     # A simulation's processes have another working directory.
     return partial(
         FlowerFederation, experiment, None if data_dir is None else str(data_dir.resolve())

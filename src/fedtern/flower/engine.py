@@ -23,6 +23,7 @@ from fedtern.experiments import Experiment
 from fedtern.flower.charter import Charter
 from fedtern.flower.engine_node import client_app
 from fedtern.flower.ledger import Ledger
+from fedtern.flower.metrics import weight_of
 from fedtern.flower.session import Session
 from fedtern.protocol import Upload
 from fedtern.updates import Sparse, Ternary
@@ -127,8 +128,7 @@ class FlowerFederation(Federation):
         sizes = dict(zip(nodes, session.sizes, strict=True))
         found: dict[int, tuple[int, float]] = {}
         for reply in session.replies(grid.send_and_receive(turns, timeout=_TIMEOUT)):
-            (metrics,) = reply.content.metric_records.values() or ({},)
-            if session.take(reply, int(str(metrics.get("num-examples", 1)))) and reply.answer:
+            if session.take(reply, weight_of(reply, "num-examples")) and reply.answer:
                 found[reply.node] = self._counted(reply.answer.data)
         if session.dropped:
             raise EngineError(f"the experiment ends with {session.dropped[0]}")

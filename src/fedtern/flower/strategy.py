@@ -46,15 +46,14 @@ class Compressed(Strategy):
 
     def __init__(
         self,
-        strategy: FedAvg,
+        strategy: Strategy,
         method: Method | None = None,
         *,
         store: str | os.PathLike[str] | None = None,
         federation: str | None = None,
         seed: int = 0,
     ) -> None:
-        _check(strategy)
-        self.strategy = strategy
+        self.strategy = _checked(strategy)
         self.method = stc() if method is None else method
         self.store = None if store is None else Path(store)
         self.federation = federation
@@ -105,7 +104,9 @@ class Compressed(Strategy):
 
     def _open(self, grid: Grid, initial: ArrayRecord, timeout: float, stack: ExitStack) -> Session:
         layout = layout_of(initial)
-        name = self.federation or (self.store.name if self.store else f"run-{grid.run.run_id}")
+        # What a node of a simulation knows ends with the run: any name will do.
+        run = "run" if simulated(grid) else f"run-{grid.run.run_id}"
+        name = self.federation or (self.store.name if self.store else run)
         key = self.strategy.arrayrecord_key
         charter = Charter(name, self.method, layout, self.seed, key, simulated(grid))
         weights = to_vector(initial, layout)
@@ -209,7 +210,7 @@ class Compressed(Strategy):
         return self._session
 
 
-def _check(strategy: object) -> None:
+def _checked(strategy: object) -> FedAvg:
     """Refuse strategies that aggregate models in a way of their own."""
     name = type(strategy).__name__
     if not isinstance(strategy, FedAvg):
@@ -223,3 +224,4 @@ def _check(strategy: object) -> None:
             " the method does. Use FedAvg, FedProx, or a subclass of them that leaves"
             " aggregate_train alone"
         )
+    return strategy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Strategy
 
 from digits import task
 from fedtern import stc
@@ -20,8 +20,8 @@ def main(grid: Grid, context: Context) -> None:
     nodes, share = int(config["min-nodes"]), float(config["fraction-evaluate"])
     torch.manual_seed(0)
     initial = ArrayRecord(task.Net().state_dict())
-    strategy = FedAvg(1.0, share, nodes, nodes if share else 0, nodes)
-    strategy = Compressed(strategy, stc(p_up=0.01, p_down=0.01), store=config["store"] or None)
+    strategy: Strategy = FedAvg(1.0, share, nodes, nodes if share else 0, nodes)
+    strategy = Compressed(strategy, stc(p_up=0.01, p_down=0.01), store=str(config["store"]) or None)
     strategy.start(
         grid,
         initial,

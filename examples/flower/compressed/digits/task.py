@@ -1,4 +1,4 @@
-"""What is learned: a small network, the nodes' shares of the data, and training as anywhere else."""
+"""What is learned: a small network, the nodes' shares of the data, and plain training."""
 
 from __future__ import annotations
 

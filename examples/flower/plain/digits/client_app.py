@@ -19,16 +19,16 @@ def train(message: Message, context: Context) -> Message:
     steps, rate = int(context.run_config["local-steps"]), float(context.run_config["learning-rate"])
     loss = task.train(net, data, steps, rate, seed)
     metrics = MetricRecord({"num-examples": len(data[1]), "train-loss": loss})
-    content = {"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}
-    return Message(RecordDict(content), reply_to=message)
+    content = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics})
+    return Message(content, reply_to=message)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     net, data = received(message), own_data(context)
     loss, accuracy = task.test(net, data)
-    metrics = {"num-examples": len(data[1]), "eval-loss": loss, "eval-accuracy": accuracy}
-    return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
+    metrics = MetricRecord({"num-examples": len(data[1]), "eval-loss": loss, "accuracy": accuracy})
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
 
 def received(message: Message) -> task.Net:
