@@ -19,7 +19,7 @@ from fedtern import METHODS, fedavg, signsgd, stc
 from fedtern.errors import StoreError
 from fedtern.flower import Compressed, frames
 from fedtern.flower.frames import KEY
-from fedtern.report import load_run
+from fedtern.report import load_run, write_report
 
 ANY = {"min_available_nodes": 1, "min_train_nodes": 1, "min_evaluate_nodes": 1}
 METHOD = stc(p_up=1 / 20, p_down=1 / 20)
@@ -412,6 +412,9 @@ def test_a_run_can_be_reported_on(tmp_path):
     totals = json.loads((tmp_path / "fed/ledger.json").read_text())
     assert run.last["up_bytes"] == totals["up"]["total"] > 0
     assert run.last["down_bytes"] == totals["down"]["total"]
+    page = write_report([tmp_path / "fed"], tmp_path / "report.html").read_text()
+    assert "STC p=1/20 reached 30.0" in page
+    assert "On the wire:" not in page  # there was none
 
 
 def test_a_damaged_ledger_is_named(tmp_path):
