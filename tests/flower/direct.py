@@ -100,7 +100,7 @@ class DirectGrid(Grid):
     def _reply(self, node: int, message: Message) -> Message | None:
         if (made := self.apps[node]) is None:
             return None
-        config = {"partition-id": node - 100, "num-partitions": len(self.apps)}
+        config = {"partition-id": abs(node - 100), "num-partitions": len(self.apps)}
         config["fedtern-state"] = str(self.directory(node))
         context = Context(self._run.run_id, node, config, RecordDict(), {})
         try:

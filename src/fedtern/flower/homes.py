@@ -115,6 +115,8 @@ class DirectoryHome:
             try:
                 client = DurableClient(make(), store)
             except StoreError as error:
+                if isinstance(error.__cause__, OSError):
+                    raise  # of the disk, not of what is on it
                 _warn(str(self.path), error)
                 store.close()
                 self.forget()

@@ -62,6 +62,10 @@ class Ledger:
         self.save()
         return self.counts.clients - 1
 
+    def is_taken(self, number: int) -> None:
+        """Never give a number out that a client says it has: it may have it from another time."""
+        self.counts.clients = max(self.counts.clients, number + 1)
+
     def save(self) -> None:
         """Write the counts down."""
         if self.directory is not None:

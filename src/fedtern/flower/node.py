@@ -18,6 +18,7 @@ from fedtern.errors import (
     MissedRounds,
     NonFiniteError,
     RemoteProtocolError,
+    StoreError,
     in_a_sentence,
 )
 from fedtern.flower import frames
@@ -65,9 +66,18 @@ class Node:
     def handle(self, data: bytes, work: Work) -> Message:
         """Answer a frame; a turn is worked on in between."""
         try:
+            return self._handle(data, work)
+        except StoreError as error:  # perhaps an earlier turn has not ended: there will be others
+            log(ERROR, "fedtern: %s", error)
+            return self._answer(Answer(frames.LOST, reason=str(error)))
+
+    def _handle(self, data: bytes, work: Work) -> Message:
+        try:
             request = frames.read_request(data)
             if isinstance(request, Hello):
                 return self._answer(self._introduce(request))
+        except StoreError:
+            raise
         except (FedternError, KeyError, TypeError, ValueError) as error:
             return self._refuse(in_a_sentence(error))
         home = home_of(self.context, request.federation, in_context=request.in_context)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from logging import ERROR, WARNING
 
 from flwr.common import log
 
-from fedtern.flower import frames
 from fedtern.flower.frames import Answer
+from fedtern.flower.ledger import Ledger
 
 
 @dataclass
@@ -28,8 +28,8 @@ class Member:
 class Roster:
     """The nodes of a run that have introduced themselves, and those that were sent away."""
 
-    def __init__(self, number: Callable[[], int]) -> None:
-        self._number = number
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self._members: dict[int, Member] = {}
         self._clients: dict[int, int] = {}  # node -> client, also of those we have lost sight of
         self._refused: dict[int, str] = {}
@@ -48,14 +48,12 @@ class Roster:
 
     def enter(self, node: int, answer: Answer) -> None:
         """Take a node in that has answered a hello."""
-        if answer.kind == frames.REFUSED:
-            self.refuse(node, answer.reason)
-            return
         before, client = self._clients.get(node), answer.client
         if client is None:
-            client = self._number() if before is None else before
+            client = self._ledger.number() if before is None else before
             if before is not None:
                 log(WARNING, "fedtern: node %s (client %s) has lost its state", node, client)
+        self._ledger.is_taken(client)
         self._clients[node] = client
         self._members[node] = Member(client, answer.round, answer.stamp)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from logging import WARNING
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from flwr.common import log
 from flwr.serverapp import Grid
 
 from fedtern import __version__
-from fedtern.errors import DuplicateUpload, FedternError, in_a_sentence
+from fedtern.errors import DuplicateUpload, FedternError, RemoteProtocolError, in_a_sentence
 from fedtern.flower import frames
 from fedtern.flower.charter import Charter
 from fedtern.flower.frames import KEY, Answer, Hello, Turn
@@ -21,6 +21,11 @@ from fedtern.protocol import Server
 from fedtern.store import DurableServer
 
 _SHARED = "two nodes must not share one state directory: give each its own fedtern-state"
+
+_NO_MOD = (
+    "it does not answer a hello of fedtern: does its ClientApp have"
+    " mods=[fedtern.flower.compression()]?"
+)
 
 
 class Reply(NamedTuple):
@@ -48,7 +53,7 @@ class Session:
     ) -> None:
         self.charter, self.server, self.ledger = charter, server, ledger
         self.grid, self.timeout = grid, timeout
-        self.roster = Roster(ledger.number)
+        self.roster = Roster(ledger)
         self.dropped: list[str] = []  # why turns of this round came to nothing
         self.sizes: list[int] = []  # of what was sent last, in the order of nodes
         self._sent: dict[int, Message] = {}
@@ -68,7 +73,8 @@ class Session:
                 continue
             turn = self._turn(member)
             self.sizes.append(len(turn.data))
-            self._sent[node] = _with_frame(message, config_key, turn.to_bytes())
+            keys = (self.charter.arrays, config_key)
+            self._sent[node] = _with_frame(message, *keys, turn.to_bytes())
         if self.sizes:
             self.ledger.counts.down.add(self.sizes, 0.0)
         return list(self._sent.values())
@@ -100,17 +106,13 @@ class Session:
         }
         replies = self.grid.send_and_receive(list(self._sent.values()), timeout=self.timeout)
         # In the order of nodes, so that the numbers they get do not depend on who is fastest.
-        for reply in sorted(self.replies(replies), key=lambda reply: reply.node):
-            if reply.answer is None:
-                self.drop(
-                    reply.node,
-                    "it does not answer a hello of fedtern: does its ClientApp have"
-                    " mods=[fedtern.flower.compression()]?",
-                )
-            elif reply.answer.kind in (frames.HERE, frames.REFUSED):
-                self.roster.enter(reply.node, reply.answer)
+        for node, answer, _ in sorted(self.replies(replies), key=_numbered_first):
+            if answer is None:
+                self.drop(node, _NO_MOD)
+            elif answer.kind == frames.HERE:
+                self.roster.enter(node, answer)
             else:
-                self.drop(reply.node, f"a hello was answered with kind {reply.answer.kind}")
+                self._send_away(node, answer)
 
     def replies(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """What nodes have answered to the last messages; those that have not are reported."""
@@ -141,54 +143,50 @@ class Session:
 
     def take(self, reply: Reply, num_examples: int) -> bool:
         """Take an upload in; False, and a report, for anything else."""
-        node, answer = reply.node, reply.answer
-        member = self.roster.get(node)
-        if answer is None or member is None or answer.client != member.client:
-            said = None if answer is None else answer.client
-            self.drop(node, f"expected an answer of its client, got one of {said}")
+        node, answer, member = reply.node, reply.answer, self.roster.get(reply.node)
+        if answer is None or member is None:
+            self.drop(node, "it answers without an upload")
             return False
-        if answer.kind != frames.UPLOAD:
-            return self.settle(reply)
+        if answer.kind != frames.UPLOAD or answer.client != member.client:
+            self._send_away(node, answer)
+            return False
         try:
             self.server.receive(member.client, answer.data, num_examples)
         except DuplicateUpload:
             pass  # of before a restart: it counts once
-        except FedternError as error:
+        except RemoteProtocolError as error:  # any other error is ours
             self.drop(node, in_a_sentence(error))
             return False
         member.is_at(answer)
         return True
 
-    def settle(self, reply: Reply) -> bool:
-        """Note where a node is after a turn without an upload; whether it came to anything."""
-        node, answer, member = reply.node, reply.answer, self.roster.get(reply.node)
-        if answer is None:
-            if member is not None:
-                member.round, member.stamp = self.server.round, self.server.stamp
-            return True
+    def evaluated(self, reply: Reply) -> bool:
+        """Whether a node could evaluate the model, which it then has."""
+        member = self.roster.get(reply.node)
+        if reply.answer is not None or member is None:
+            self._send_away(reply.node, reply.answer or Answer(frames.LOST))
+            return False
+        member.round, member.stamp = self.server.round, self.server.stamp
+        return True
+
+    def _send_away(self, node: int, answer: Answer) -> None:
+        """Go on without a node that has answered something else than was hoped for."""
+        member = self.roster.get(node)
         if answer.kind == frames.REFUSED:
-            self.roster.refuse(node, answer.reason)
             self.dropped.append(answer.reason)
-        elif answer.kind in (frames.FAILED, frames.LOST) and answer.client is not None:
-            self.drop(node, answer.reason)
+            self.roster.refuse(node, answer.reason)
+            return
+        out_of_place = f"an answer of kind {answer.kind} and client {answer.client} is out of place"
+        self.drop(node, answer.reason or out_of_place)
+        if member is not None and member.client == answer.client and answer.reason:
             self.roster.enter(node, answer)  # it has said where it is
-        else:
-            self.drop(node, answer.reason or f"an answer of kind {answer.kind} is out of place")
-        return False
 
 
-def _with_frame(message: Message, config_key: str, frame: bytes) -> Message:
+def _with_frame(message: Message, model_key: str, config_key: str, frame: bytes) -> Message:
     """A message of its own for one node: a strategy gives the same content to all of them."""
-    content = RecordDict()
-    records: Mapping[str, object] = message.content
-    for name in records:
-        if name in message.content.metric_records:
-            content[name] = message.content.metric_records[name]
-        elif name in message.content.config_records:
-            content[name] = ConfigRecord(dict(message.content.config_records[name]))
-    if config_key not in content:
-        content[config_key] = ConfigRecord()
-    content.config_records[config_key][KEY] = frame
+    content = RecordDict({name: r for name, r in message.content.items() if name != model_key})
+    config = dict(message.content.config_records.get(config_key, {}))
+    content[config_key] = ConfigRecord({**config, KEY: frame})
     metadata = message.metadata
     return Message(
         content,
@@ -197,6 +195,11 @@ def _with_frame(message: Message, config_key: str, frame: bytes) -> Message:
         ttl=metadata.ttl,
         group_id=metadata.group_id,
     )
+
+
+def _numbered_first(reply: Reply) -> tuple[bool, int]:
+    """Nodes that have a number come before those that are given one that is not taken."""
+    return reply.answer is None or reply.answer.client is None, reply.node
 
 
 def _answer_in(content: RecordDict) -> Answer | None:

@@ -184,7 +184,7 @@ class Compressed(Strategy):
     ) -> MetricRecord | None:
         """The metrics of those that could evaluate."""
         session = self._current()
-        usable = [reply for reply in session.replies(replies) if session.settle(reply)]
+        usable = [reply for reply in session.replies(replies) if session.evaluated(reply)]
         metrics = aggregate(usable, self.strategy.evaluate_metrics_aggr_fn, self.strategy)
         self._measured |= dict(metrics)
         metrics = self._with_totals(metrics) if usable else metrics

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
@@ -25,6 +27,7 @@ class Net(nn.Module):
         return scores
 
 
+@cache
 def load_data() -> tuple[Tensor, Tensor]:
     """1,797 digits of 8 by 8 pixels, in an order that is the same everywhere."""
     digits = load_digits()
