@@ -102,13 +102,17 @@ class DirectGrid(Grid):
             return None
         config = {"partition-id": abs(node - 100), "num-partitions": len(self.apps)}
         config["fedtern-state"] = str(self.directory(node))
-        context = Context(self._run.run_id, node, config, RecordDict(), {})
+        context = Context(self._run.run_id, node, config, self.state(node), {})
         try:
             return self.tamper(node, made(message, context))
         except Exception as error:  # as a SuperNode does
             reply = Message(Error(2, f"Traceback ...\n{type(error)}: {error}"), reply_to=message)
             reply.metadata.__dict__["_src_node_id"] = 1  # Flower's own, not the node's
             return reply
+
+    def state(self, node: int) -> RecordDict:
+        """What Flower keeps for a node: nothing that could be relied on."""
+        return RecordDict()
 
     def directory(self, node: int) -> Path:
         return self.root / f"node-{node}"
@@ -124,3 +128,14 @@ class DirectGrid(Grid):
         charter = Charter.from_json(noted["charter"])
         with home.client(lambda: charter.new_client(noted["client"])) as client:
             return np.array(client.weights)
+
+
+class DirectSimulation(DirectGrid):
+    """The same as a simulation: what is in a node's context stays there."""
+
+    def __init__(self, root: Path, apps: list[ClientApp | None]) -> None:
+        super().__init__(root, apps)
+        self._states = {node: RecordDict() for node in self.apps}
+
+    def state(self, node: int) -> RecordDict:
+        return self._states[node]
