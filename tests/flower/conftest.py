@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-collect_ignore = ["bowl"]  # an app, which Flower runs
+collect_ignore = ["bowl", "direct.py"]  # an app, which Flower runs, and what tests share
 
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "flower"))
 
