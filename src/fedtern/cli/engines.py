@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedtern.engines.local import Federation
 from fedtern.experiments import Experiment
+from fedtern.experiments.runs import LOCAL
 from fedtern.extras import require
 from fedtern.names import look_up
 
@@ -37,6 +38,6 @@ def _flower(experiment: Experiment, data_dir: Path | None, device: str) -> Make:
 
 
 _ENGINES: dict[str, Callable[[Experiment, Path | None, str], Make]] = {
-    "local": _local,
+    LOCAL: _local,
     "flower": _flower,
 }

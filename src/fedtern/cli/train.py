@@ -21,6 +21,7 @@ from fedtern.cli.session import checkpoint_seconds, command_line, interruptible
 from fedtern.engines.local import Round
 from fedtern.errors import MissingExtraError
 from fedtern.experiments import Experiment, open_run
+from fedtern.experiments.runs import LOCAL
 from fedtern.report import write_report
 
 
@@ -106,7 +107,8 @@ def _go(experiment: Experiment, options: o.Training, *, resume: bool) -> tuple[R
         ):
             watch.evaluated(found)
     if not this.finished():
-        typer.echo(f"stopped; go on with the same command and --resume ({this.path})", err=True)
+        on = "go on" if options.engine == LOCAL else "begin again"
+        typer.echo(f"stopped; {on} with the same command and --resume ({this.path})", err=True)
         raise typer.Exit(130)
     return this.rounds()[-1], this.path
 
