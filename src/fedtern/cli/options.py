@@ -14,6 +14,7 @@ import typer
 from fedtern.environment import Environment
 from fedtern.experiments import Experiment, parse_method
 from fedtern.experiments.experiment import complete
+from fedtern.experiments.runs import LOCAL
 
 
 def rate(text: str | float) -> float:
@@ -98,6 +99,9 @@ class Training(Splitting):
         ),
     ] = None
     threads: Annotated[int, typer.Option(min=1, help="Of torch, where there is one process.")] = 1
+    engine: Annotated[
+        str, typer.Option(help="local, or flower: its simulation on Ray, to the same bytes.")
+    ] = LOCAL
     as_json: AsJson = False
 
     def experiment(self, task: str, method: str, *, strict: bool) -> Experiment:

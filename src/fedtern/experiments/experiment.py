@@ -83,6 +83,11 @@ class Experiment:
         parameters = {name: value for name, value in self.method.items() if name != "name"}
         return METHODS[self.method["name"]](**parameters)
 
+    def make_sgd(self) -> Sgd:
+        """How each client trains; a method that has momentum of its own takes that of SGD away."""
+        own = self.make_method().momentum == "memory"
+        return Sgd(self.learning_rate, 0.0 if own else self.momentum, self.weight_decay)
+
     def to_json(self) -> dict[str, Any]:
         """The experiment as JSON would have it."""
         return asdict(self)

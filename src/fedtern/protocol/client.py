@@ -89,19 +89,31 @@ class Client:
         ``moments`` are of use to ``variance`` only: for each weight, the sum over examples (or
         groups of them) of the square of what each one contributed to its change.
         """
+        self._refuse_another()
+        with np.errstate(over="ignore", invalid="ignore"):  # refused later, by name
+            new = self._fitting(new_weights, "new_weights")
+            return self.send_delta(new - self._replica.weights, moments)
+
+    def send_delta(self, delta: ArrayLike, moments: ArrayLike | None = None) -> bytes:
+        """The same for one who knows by how much training has changed this round's weights."""
+        self._refuse_another()
+        with np.errstate(over="ignore"):
+            own = np.array(self._fitting(delta, "delta"))  # a memory may write to it
+        update, memory = self._uplink.compress(own, self.round, self._checked(moments))
+        return self._uplink.seal(update, memory, self._replica.stamp, self.round)
+
+    def _refuse_another(self) -> None:
         if self.pending is not None:
             raise LocalProtocolError(
                 f"client {self.client_id} has made its upload of round {self.round}: send"
                 " `pending` again, or receive what followed"
             )
-        with np.errstate(over="ignore"):  # refused below, by name
-            new = np.asarray(new_weights, np.float32)
-        if new.shape != self.weights.shape:
-            raise ValueError(f"new_weights have shape {new.shape}, expected {self.weights.shape}")
-        with np.errstate(over="ignore", invalid="ignore"):  # refused below, by name
-            delta = new - self._replica.weights
-        update, memory = self._uplink.compress(delta, self.round, self._checked(moments))
-        return self._uplink.seal(update, memory, self._replica.stamp, self.round)
+
+    def _fitting(self, values: ArrayLike, name: str) -> Vector:
+        vector = np.asarray(values, np.float32)
+        if vector.shape != self.weights.shape:
+            raise ValueError(f"{name} have shape {vector.shape}, expected {self.weights.shape}")
+        return vector
 
     def _checked(self, moments: ArrayLike | None) -> Vector | None:
         if moments is None:

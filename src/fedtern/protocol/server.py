@@ -82,11 +82,13 @@ class Server:
 
     @property
     def weights(self) -> Vector:
-        """The model, bit for bit what every client that has caught up holds.
-
-        A view that changes with each round, and is read-only: copy it to keep it.
-        """
+        """The model: a view that changes with each round, and is read-only; copy it to keep it."""
         return read_only(self._replica.weights)
+
+    @property
+    def stamp(self) -> bytes:
+        """The stamp of the history so far."""
+        return self._replica.stamp
 
     @property
     def residual(self) -> Vector:
@@ -130,10 +132,7 @@ class Server:
             raise LocalProtocolError(f"client {client_id} has no upload in round {self.round}")
 
     def finish_round(self, next_cohort: Iterable[int] | None = None) -> Broadcast:
-        """Aggregate what has arrived, advance the model and return the round's broadcast.
-
-        A round without uploads changes nothing but the round number and the cohort.
-        """
+        """Aggregate what has arrived, if anything, advance the model and return the broadcast."""
         cohort = None if next_cohort is None else frozenset(map(check_id, next_cohort))
         down, layout = self.terms.method.down, self.terms.layout
         memory, payload = self._memory, NothingCodec().encode(Sparse.empty(layout.size), layout)

@@ -49,6 +49,11 @@ class DurableServer:
         return self.server.residual
 
     @property
+    def stamp(self) -> bytes:
+        """The stamp of the history so far."""
+        return self.server.stamp
+
+    @property
     def cohort(self) -> frozenset[int] | None:
         """Who may upload in this round; None for anybody."""
         return self.server.cohort
@@ -83,6 +88,11 @@ class DurableServer:
         if self.store.wants_snapshot:
             self.store.checkpoint(self.server.snapshot())
         return broadcast
+
+    def newest_broadcast(self, since: int) -> bytes | None:
+        """The last round's broadcast, for a client that missed no other; None for any other."""
+        self.store.check()
+        return self.server.newest_broadcast(since)
 
     def catch_up(self, client_id: int, since: int) -> bytes:
         """What takes a client from round ``since`` to this one, in the fewest bytes."""
@@ -119,6 +129,11 @@ class DurableClient:
         return self.client.residual
 
     @property
+    def stamp(self) -> bytes:
+        """The stamp of the history that this client has followed."""
+        return self.client.stamp
+
+    @property
     def pending(self) -> bytes | None:
         """The upload of this round, to be sent again where it may not have arrived."""
         return self.client.pending
@@ -127,6 +142,10 @@ class DurableClient:
         """The upload that tells the server what training made of this round's weights."""
         # Every entry of the residual has changed: nothing shorter than a snapshot says how.
         return self.store.record_all(lambda: self.client.send(new_weights, moments), self.client)
+
+    def send_delta(self, delta: ArrayLike, moments: ArrayLike | None = None) -> bytes:
+        """The same for one who knows by how much training has changed this round's weights."""
+        return self.store.record_all(lambda: self.client.send_delta(delta, moments), self.client)
 
     def restriction(self) -> Callable[[Vector], None] | None:
         """What makes a flat gradient, in place, one that this round's upload can tell of."""
