@@ -34,6 +34,7 @@ BENCHMARKS = {
     "peers": Benchmark("sizes and times / zlib, zstd and DeepCABAC", "peers"),
     "codec": Benchmark("compressing and decoding / adding two vectors", "scripts", "codec"),
     "methods": Benchmark("every method's codec / adding two vectors", "scripts", "methods"),
+    "mqtt": Benchmark("1,000 clients on a broker: rounds and bytes on the wire", "mqtt"),
     "traffic": Benchmark("bytes a round / uncompressed training", "scripts", "traffic"),
 }
 

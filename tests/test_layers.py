@@ -31,7 +31,7 @@ ABOVE = (
     ("experiments", "inspection", "report"),
     ("reproduce", "advice"),
     ("",),
-    ("flower",),
+    ("flower", "mqtt"),
     ("cli",),
     ("__main__",),
 )
@@ -99,6 +99,20 @@ def test_flower_apps_do_not_need_torch():
     for name, path in modules():
         if name == "flower" and not path.name.startswith("engine"):
             assert not any(target.startswith(TORCH) for target in imports(path)), path
+
+
+def test_mqtt_is_imported_by_the_package_that_is_for_it_and_nowhere_else():
+    for name, path in modules():
+        if name != "mqtt":
+            mqtt = {target.partition(".")[0] for target in imports(path)} & {"aiomqtt", "paho"}
+            assert not mqtt, path
+
+
+def test_both_sides_of_the_conversation_over_mqtt_know_neither_a_network_nor_a_clock():
+    pure = ("coordinator", "member", "topics", "plan", "limits", "presence")
+    for name in pure:
+        found = {target.partition(".")[0] for target in imports(ROOT / "mqtt" / f"{name}.py")}
+        assert not found & ({"asyncio", "aiomqtt"} | NO_IO - {"logging"}), name
 
 
 def test_modules_can_be_read_in_one_sitting():

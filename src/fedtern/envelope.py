@@ -9,8 +9,9 @@ from fedtern.wire import Reader, u32
 
 MAGIC = 0xFE
 VERSION = 1
-UPLOAD, BROADCAST, CATCH_UP, ARRAY = 1, 2, 3, 4
+UPLOAD, BROADCAST, CATCH_UP, ARRAY, CALL = 1, 2, 3, 4, 5
 KINDS = {UPLOAD: "upload", BROADCAST: "broadcast", CATCH_UP: "catch-up", ARRAY: "array"}
+"""Kinds that carry an update; a call carries none."""
 FRAME = 6  # bytes around a body
 
 

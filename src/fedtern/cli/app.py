@@ -50,9 +50,24 @@ if find_spec("torch") is not None:
     app.command("tasks")(catalogue.tasks)
     app.command("methods")(catalogue.methods)
     app.command("split")(catalogue.split)
+    from fedtern.cli import demo, mqtt
+
+    app.command("serve")(mqtt.serve_command)
+    app.command("join")(mqtt.join_command)
+    app.add_typer(demo.app, name="demo")
 else:
     anything = {"ignore_unknown_options": True, "allow_extra_args": True}
-    for name in ("run", "compare", "reproduce", "tasks", "methods", "split"):
+    for name in (
+        "run",
+        "compare",
+        "reproduce",
+        "tasks",
+        "methods",
+        "split",
+        "serve",
+        "join",
+        "demo",
+    ):
         app.command(name, context_settings=anything)(_needs_torch)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,13 +14,13 @@ from fedtern.analytic import bits
 from fedtern.data import Split
 from fedtern.engines.meter import Meter, Traffic
 from fedtern.engines.states import States, Vectors
-from fedtern.engines.trainers import choose_trainer
+from fedtern.engines.trainers import choose_trainer, prepare
 from fedtern.environment import Environment
 from fedtern.methods import Method
 from fedtern.protocol import Client, Server, Uplink
 from fedtern.protocol.catchup import open_for_client
 from fedtern.snapshot import Snapshot
-from fedtern.training.clients import Job, LocalTraining, Outcome
+from fedtern.training.clients import Job, Outcome
 from fedtern.training.examples import Examples
 from fedtern.training.flat import FlatModel
 from fedtern.training.sgd import Sgd
@@ -75,19 +75,7 @@ class Federation:
     ) -> None:
         self.environment, self.split, self.seed = environment, split, seed
         self.server = Server(model.weights, method, model.layout, seed=seed)
-        terms = self.server.terms
-        own = method.momentum == "memory"  # which then is the only one
-        local = LocalTraining(
-            model,
-            examples,
-            split,
-            replace(sgd, momentum=0.0) if own else sgd,
-            batch_size=environment.batch_size,
-            local_steps=method.local_steps,
-            observe=method.up.memory.observes,
-            restriction=lambda i, t: Uplink(i, terms, seed).restriction(t),
-            seed=seed,
-        )
+        local = prepare(model, examples, split, self.server.terms, environment, sgd, seed)
         self.trainer = choose_trainer(local, workers)
         self.witness = Client(_WITNESS, method, model.layout, model.weights)
         self.meter = Meter()

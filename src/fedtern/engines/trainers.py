@@ -4,12 +4,44 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from dataclasses import replace
 
+from fedtern.data import Split
 from fedtern.engines.workers import ParallelTraining
+from fedtern.environment import Environment
+from fedtern.protocol import Terms, Uplink
 from fedtern.training.clients import LocalTraining, Trainer
+from fedtern.training.examples import Examples
+from fedtern.training.flat import FlatModel
+from fedtern.training.sgd import Sgd
 from fedtern.training.stacks import StackTraining
 
 _SMALL = 20_000  # parameters below which a message to another process takes longer than a step
+
+
+def prepare(
+    model: FlatModel,
+    examples: tuple[Examples, Examples],
+    split: Split,
+    terms: Terms,
+    environment: Environment,
+    sgd: Sgd,
+    seed: int,
+) -> LocalTraining:
+    """How clients train under a federation's terms, on whichever engine."""
+    method = terms.method
+    own = method.momentum == "memory"  # which then is the only one
+    return LocalTraining(
+        model,
+        examples,
+        split,
+        replace(sgd, momentum=0.0) if own else sgd,
+        batch_size=environment.batch_size,
+        local_steps=method.local_steps,
+        observe=method.up.memory.observes,
+        restriction=lambda i, t: Uplink(i, terms, seed).restriction(t),
+        seed=seed,
+    )
 
 
 def choose_trainer(local: LocalTraining, workers: int | None = None) -> Trainer:

@@ -98,7 +98,7 @@ class Run:
             federation = self._federation(dataset, split, device, memory_bytes, workers, make)
             with closing(federation):
                 self._restore(federation)
-                self._write_split(federation, dataset)
+                self.describe(split, dataset, federation.server.terms.layout.size)
                 yield from self._train(federation, checkpoint_seconds, stopped, progress)
 
     def _train(
@@ -128,7 +128,7 @@ class Run:
             if federation.resumable or federation.iteration >= total:
                 self._save(federation, lines)
         if federation.iteration >= total:
-            write_whole(self._config_path, [_pretty({**self._config(), "finished": True})])
+            self.finish()
 
     def _federation(
         self,
@@ -201,13 +201,22 @@ class Run:
                 f"{self.checkpoint} is damaged ({error}): remove it to start the run again"
             ) from error
 
-    def _write_split(self, federation: Federation, dataset: Dataset) -> None:
-        counts = federation.split.counts(dataset.train_labels, dataset.num_classes)
+    def describe(self, split: Split, dataset: Dataset, parameters: int) -> None:
+        """Write down who holds what, and how large the model is."""
+        counts = split.counts(dataset.train_labels, dataset.num_classes)
         classes = [str(c) for c in range(dataset.num_classes)]
-        split = {"classes": classes, "counts": counts.tolist()}
-        write_whole(self.path / "split.json", [json.dumps(split).encode()])
-        parameters = federation.server.terms.layout.size
+        shown = {"classes": classes, "counts": counts.tolist()}
+        write_whole(self.path / "split.json", [json.dumps(shown).encode()])
         write_whole(self._config_path, [_pretty({**self._config(), "parameters": parameters})])
+
+    def record(self, found: Round) -> None:
+        """Add an evaluation that was made elsewhere."""
+        with self.metrics.open("a") as lines:
+            lines.write(_line(found))
+
+    def finish(self) -> None:
+        """Write down that nothing else is to come."""
+        write_whole(self._config_path, [_pretty({**self._config(), "finished": True})])
 
 
 def open_run(

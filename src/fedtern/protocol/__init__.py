@@ -1,7 +1,7 @@
 """The two sides of a federation as objects that take and return bytes and never do I/O."""
 
 from fedtern.protocol.client import Client
-from fedtern.protocol.messages import Broadcast, Upload
+from fedtern.protocol.messages import Broadcast, Call, Upload
 from fedtern.protocol.records import broadcast_record, discard_record, upload_record
 from fedtern.protocol.server import Server
 from fedtern.protocol.terms import Terms
@@ -9,6 +9,7 @@ from fedtern.protocol.uplink import Uplink
 
 __all__ = [
     "Broadcast",
+    "Call",
     "Client",
     "Server",
     "Terms",

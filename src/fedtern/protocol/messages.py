@@ -1,11 +1,11 @@
-"""The two messages that make up a round. ``docs/format.md`` is this module in prose."""
+"""The messages that make up a round. ``docs/format.md`` is this module in prose."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from fedtern.codecs import NothingCodec
-from fedtern.envelope import BROADCAST, UPLOAD, seal
+from fedtern.envelope import BROADCAST, CALL, UPLOAD, seal
 from fedtern.errors import DecodeError
 from fedtern.protocol.terms import STAMP, Head, Terms
 from fedtern.updates import Update, largest
@@ -67,7 +67,7 @@ class Broadcast:
         terms: Terms,
     ) -> bytes:
         """The message; ``payload`` is what the method's codec wrote."""
-        chosen = b"\0" if cohort is None else b"\1" + ids(cohort)
+        chosen = _write_cohort(cohort)
         return seal(BROADCAST, terms.head(stamp, round) + ids(counted) + chosen + payload)
 
     @classmethod
@@ -78,11 +78,46 @@ class Broadcast:
     @classmethod
     def read(cls, head: Head, reader: Reader, data: bytes, terms: Terms) -> Broadcast:
         """Read what follows the head; ``data`` is the whole message."""
-        counted = frozenset(reader.ids())
-        chosen = reader.byte()
-        if chosen > 1:
-            raise DecodeError(f"expected 0 or 1 before the cohort, got {chosen}")
-        cohort = frozenset(reader.ids()) if chosen else None
+        counted, cohort = frozenset(reader.ids()), _read_cohort(reader)
         payload = reader.rest()
         codec = NothingCodec() if payload[:1] == b"\0" else terms.method.down.codec
         return cls(head, codec.decode(payload, terms.layout), counted, cohort, data)
+
+
+@dataclass(frozen=True)
+class Call:
+    """Who may upload to the round that a server is at, said by itself.
+
+    A broadcast says it, too; this is for the first round, which no broadcast precedes, and for
+    broadcasts that are longer than what a transport takes.
+    """
+
+    head: Head
+    cohort: frozenset[int] | None  # None for anybody
+
+    @staticmethod
+    def seal(stamp: bytes, round: int, cohort: frozenset[int] | None, terms: Terms) -> bytes:
+        """The message."""
+        return seal(CALL, terms.head(stamp, round) + _write_cohort(cohort))
+
+    @classmethod
+    def open(cls, data: bytes, terms: Terms) -> Call:
+        """Read a call, or as much of a broadcast as calls for the round after it."""
+        head, reader = terms.open(data, CALL, BROADCAST)
+        if head.kind == CALL:
+            call = cls(head, _read_cohort(reader))
+            reader.end()
+            return call
+        reader.ids()
+        return cls(Head(CALL, data[-4:][:STAMP], head.round + 1), _read_cohort(reader))
+
+
+def _write_cohort(cohort: frozenset[int] | None) -> bytes:
+    return b"\0" if cohort is None else b"\1" + ids(cohort)
+
+
+def _read_cohort(reader: Reader) -> frozenset[int] | None:
+    chosen = reader.byte()
+    if chosen > 1:
+        raise DecodeError(f"expected 0 or 1 before the cohort, got {chosen}")
+    return frozenset(reader.ids()) if chosen else None

@@ -1,0 +1,156 @@
+"""Many light clients in one process: real connections, a real codec, no training.
+
+`python benchmarks/mqtt_load.py PORT FIRST COUNT SIZE` is clients FIRST to FIRST + COUNT - 1. Each
+has a connection and a residual of its own; the model, which is the same for all, they share. They
+speak as much of MQTT 5 as such a device would need: some of it is below.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import struct
+import sys
+
+import numpy as np
+
+from fedtern import Client, stc
+from fedtern.layout import Layout
+from fedtern.mqtt.topics import HERE, Announcement, Topics, write_upload
+from fedtern.protocol import Broadcast, Call, Terms, Uplink
+from fedtern.wire import varint
+
+FEDERATION = "load"
+METHOD = stc()
+TOPICS = Topics(FEDERATION)
+
+
+def text(value: str) -> bytes:
+    data = value.encode()
+    return struct.pack(">H", len(data)) + data
+
+
+def packet(first: int, body: bytes) -> bytes:
+    return bytes([first]) + varint(len(body)) + body
+
+
+def connect(name: str, will: str) -> bytes:
+    # Flags: clean start, a will of QoS 0 that is retained. Keep-alive 0: never.
+    return packet(
+        0x10, text("MQTT") + b"\x05\x26\0\0\0" + text(name) + b"\0" + text(will) + b"\0\0"
+    )
+
+
+def subscribe(*topics: str) -> bytes:
+    return packet(0x82, b"\0\1\0" + b"".join(text(topic) + b"\0" for topic in topics))
+
+
+def publish(topic: str, payload: bytes, *, number: int = 0, retain: bool = False) -> bytes:
+    """With a packet's number, at least once."""
+    head = text(topic) + (struct.pack(">H", number) if number else b"") + b"\0"
+    return packet(0x30 | (2 if number else 0) | retain, head + payload)
+
+
+class Fleet:
+    """What the clients of this process share."""
+
+    def __init__(self, size: int) -> None:
+        layout = Layout.flat(size)
+        self.terms = Terms(layout, METHOD)
+        self.witness = Client((1 << 64) - 1, METHOD, weights=np.zeros(size), federation=FEDERATION)
+        self.delta = np.random.default_rng(0).standard_normal(size).astype(np.float32) / 100
+        self.uplinks: dict[int, Uplink] = {}
+        self.waiting: set[int] = set()  # whose upload is not settled yet
+        self.news, self.call, self.ended = b"", None, False
+
+    def heard(self, payload: bytes) -> None:
+        """The first of this process to hear something works out what it means for all."""
+        if payload == self.news:
+            return
+        news = Announcement.read(payload)
+        self.news, self.ended = payload, news.ended
+        self.call = Call.open(news.message, self.terms)
+        if self.call.head.round > self.witness.round:
+            broadcast = Broadcast.open(news.message, self.terms)
+            for i in self.waiting:
+                self.uplinks[i].settle(i in broadcast.counted)
+            self.waiting.clear()
+            self.witness.receive(news.message)
+
+    def upload(self, i: int) -> bytes | None:
+        """What client ``i`` has to say to what was heard last; None if it was not called."""
+        if self.ended or self.call is None:
+            return None
+        if self.call.cohort is not None and i not in self.call.cohort:
+            return None
+        uplink = self.uplinks.setdefault(i, Uplink(i, self.terms))
+        if uplink.pending is None:
+            update, memory = uplink.compress(self.delta.copy(), self.witness.round)
+            uplink.seal(update, memory, self.witness.stamp, self.witness.round)
+            self.waiting.add(i)
+        assert uplink.pending is not None  # it has just been made
+        return write_upload(1, uplink.pending)
+
+
+class Light(asyncio.Protocol):
+    """One client's connection."""
+
+    def __init__(self, fleet: Fleet, i: int, ended: asyncio.Event) -> None:
+        self.fleet, self.i, self.ended = fleet, i, ended
+        self.buffer, self.number = bytearray(), 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        alive = TOPICS.of("alive", self.i)
+        transport.write(connect(f"light-{self.i}", alive))
+        transport.write(publish(alive, HERE, retain=True))
+        transport.write(subscribe(TOPICS.round, TOPICS.of("down", self.i)))
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        while (found := self._packet()) is not None:
+            first, body = found
+            if first >> 4 == 3:
+                length = struct.unpack_from(">H", body)[0]
+                if body[2 : 2 + length].endswith(b"/round"):
+                    self._announced(body[2 + length + 1 :])  # its properties are none
+
+    def _packet(self) -> tuple[int, bytes] | None:
+        length = shift = 0
+        for at in range(1, min(len(self.buffer), 5)):
+            length |= (self.buffer[at] & 127) << shift
+            shift += 7
+            if self.buffer[at] < 128:
+                break
+        else:
+            return None
+        end = at + 1 + length
+        if len(self.buffer) < end:
+            return None
+        first, body = self.buffer[0], bytes(self.buffer[at + 1 : end])
+        del self.buffer[:end]
+        return first, body
+
+    def _announced(self, payload: bytes) -> None:
+        self.fleet.heard(payload)
+        if self.fleet.ended:
+            self.ended.set()
+        elif (data := self.fleet.upload(self.i)) is not None:
+            self.number = self.number % 65535 + 1
+            self.transport.write(publish(TOPICS.of("up", self.i), data, number=self.number))
+
+
+async def main(port: int, first: int, count: int, size: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, count + 100)), hard))
+    fleet, ended, loop = Fleet(size), asyncio.Event(), asyncio.get_running_loop()
+    for i in range(first, first + count):
+        await loop.create_connection(lambda i=i: Light(fleet, i, ended), "127.0.0.1", port)
+    await ended.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*map(int, sys.argv[1:])))

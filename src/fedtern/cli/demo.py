@@ -1,0 +1,156 @@
+"""``fedtern demo mqtt``: a broker, a server and five clients, on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedtern.cli.errors import one_sentence
+from fedtern.cli.mqtt import _log, _run
+from fedtern.cli.session import command_line
+from fedtern.engines.local import Round
+from fedtern.environment import Environment
+from fedtern.errors import FedternError
+from fedtern.experiments import Experiment
+from fedtern.mqtt import Broker, Coordinator, Plan, Sample, serve
+from fedtern.mqtt.hosting import Host, describe
+from fedtern.mqtt.local_broker import mosquitto
+from fedtern.mqtt.proxy import Wire, counting
+from fedtern.report import write_report
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+NAME, TASK = "demo", "logistic-digits"
+
+
+@app.callback()
+def _demo() -> None:
+    """See it work."""
+
+
+@app.command("mqtt")
+def over_mqtt(
+    clients: Annotated[int, typer.Option(min=2, help="How many processes take part.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="How many rounds they play.")] = 300,
+    out: Annotated[Path, typer.Option(help="Where the run and the report go.")] = Path("demo-mqtt"),
+) -> None:
+    """Start a broker, a server and clients on this machine, and watch them learn."""
+    environment = Environment(clients=clients, participation=1.0, classes_per_client=2)
+    method = "stc:p_up=1/20,p_down=1/20"
+    with one_sentence(), mosquitto() as port:
+        experiment = Experiment.of(
+            TASK, method, environment, iterations=rounds, evaluate_every=max(rounds // 15, 1)
+        )
+        if (out / "run").exists():
+            raise FedternError(
+                f"{out / 'run'} is there already: remove it, or choose another --out"
+            )
+        _log(verbose=False)
+        _run(_play(experiment, port, out))
+        written = write_report([out / "run"], out / "report.html").resolve()
+    typer.echo(f"report: {written}")
+
+
+async def _play(experiment: Experiment, port: int, out: Path) -> None:
+    dataset, present = experiment.make_task().load(), experiment.environment.clients
+    async with counting(port) as wire:
+        screen = _Screen(wire, present)
+        host = Host(
+            experiment, dataset, NAME, out / "run", command=command_line(), progress=screen.show
+        )
+        cohorts = Sample(size=max(round(0.6 * present), 1), seed=experiment.seed)
+        plan = Plan(cohorts, deadline=10.0, least=present, rounds=host.rounds)
+        with _processes(wire.port, present), screen.console.status("clients are starting"):
+            await serve(
+                host.server,
+                Broker("127.0.0.1", port),
+                plan,
+                stats=host.stats,
+                about=describe(experiment),
+                on_round=host.moved,
+            )
+        await asyncio.sleep(0.1)  # for the last farewells to be counted
+        screen.console.print(_table(host, wire))
+
+
+@contextmanager
+def _processes(port: int, count: int) -> Iterator[None]:
+    """Clients that end with the demonstration, however it ends."""
+    join = [sys.executable, "-m", "fedtern", "join", "--federation", NAME]
+    running = []
+    try:
+        for i in range(count):
+            command = [*join, "--client", str(i), "--broker", f"mqtt://127.0.0.1:{port}"]
+            quiet = subprocess.DEVNULL
+            running.append(subprocess.Popen(command, stdout=quiet, stderr=quiet))
+        yield
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.wait()
+
+
+class _Screen:
+    """A line for each evaluation: live on a terminal, plain in a file."""
+
+    def __init__(self, wire: Wire, clients: int) -> None:
+        self.wire, self.clients = wire, clients
+        self.console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+        self._headed = False
+
+    def show(self, found: Round, coordinator: Coordinator) -> None:
+        """Where things stand."""
+        if not self._headed:
+            self.console.print("present  cohort   round  accuracy     wire up   wire down")
+            self._headed = True
+        stats = coordinator.stats
+        self.console.print(
+            f"{stats.present:>7}  {stats.cohort:>6}  {found.round:>6}  {found.accuracy:>8.2%}"
+            f"  {self.wire.up / 1e3:>7.1f} kB  {self.wire.down / 1e3:>7.1f} kB"
+        )
+
+
+def _table(host: Host, wire: Wire) -> Table:
+    """What was sent, as payloads and as the sockets saw it, beside uncompressed training."""
+    stats, size = host.stats, host.terms.layout.size
+    uploads = stats.counted + stats.refused["late"]
+    clients = host.experiment.environment.clients
+    rows = {
+        "uploads": (uploads, stats.up_bytes, wire.up),
+        "broadcasts heard": (
+            stats.rounds * clients,
+            stats.announced_bytes * clients + stats.catch_up_bytes,
+            wire.down,
+        ),
+    }
+    table = Table(
+        "",
+        "messages",
+        "payload",
+        "on the wire",
+        "wire each",
+        "dense each",
+        box=None,
+        pad_edge=False,
+    )
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, (count, payload, total) in rows.items():
+        table.add_row(
+            name,
+            f"{count:,}",
+            f"{payload / 1e3:.1f} kB",
+            f"{total / 1e3:.1f} kB",
+            f"{total / max(count, 1):.0f} B",
+            f"{4 * size:,} B",
+        )
+    return table

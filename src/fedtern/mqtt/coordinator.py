@@ -1,0 +1,239 @@
+"""A server's side of the conversation, without the network and without a clock.
+
+Whatever happens is told to a ``Coordinator`` with the time it happens at; what it returns is to be
+published. ``serve`` is the loop around it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from fedtern.errors import DecodeError, DuplicateUpload, LateUpload, RemoteProtocolError
+from fedtern.mqtt.limits import Allowance, Limits
+from fedtern.mqtt.plan import Plan
+from fedtern.mqtt.presence import Presence
+from fedtern.mqtt.stats import Stats
+from fedtern.mqtt.topics import (
+    ALIVE,
+    ASK,
+    UP,
+    Announcement,
+    Publish,
+    Topics,
+    parcels,
+    read_ask,
+    read_upload,
+)
+from fedtern.protocol import Broadcast, Call, Server
+from fedtern.store import DurableServer
+
+log = logging.getLogger("fedtern.mqtt")
+
+_NOBODY: frozenset[int] = frozenset()
+_AROUND = 300  # bytes of a packet that are not its payload, at most: the topic, mostly
+
+
+class Coordinator:
+    """Calls cohorts, collects their uploads, ends rounds and answers those who were away."""
+
+    def __init__(
+        self,
+        server: Server | DurableServer,
+        plan: Plan | None = None,
+        limits: Limits | None = None,
+        stats: Stats | None = None,
+    ) -> None:
+        core = server.server if isinstance(server, DurableServer) else server
+        self.server, self.terms = server, core.terms
+        self.plan, self.limits = plan or Plan(), limits or Limits()
+        self.stats = stats or Stats()
+        self.topics = Topics(core.federation)
+        self.presence = Presence(self.limits.clients)
+        self._allowance = Allowance(self.limits)
+        self._called = _NOBODY  # whose uploads this round waits for
+        self._calling = False  # whether anybody was called to this round
+        self._since = 0.0  # when that was
+        self._earliest = 0.0  # before which nobody is called
+        self._ticked = -1.0  # when it was last looked whether there is something to do
+
+    @property
+    def ended(self) -> bool:
+        """Whether no other round will follow."""
+        return self.plan.rounds is not None and self.server.round >= self.plan.rounds
+
+    @property
+    def wakes(self) -> float | None:
+        """When ``tick`` has something to do if nothing else happens before."""
+        if self.ended:
+            return None
+        at: float | None = self._earliest
+        if self._calling:
+            at = None if self.plan.deadline is None else self._since + self.plan.deadline
+        # What was not done then waits for somebody to be heard.
+        return at if at is not None and at > self._ticked else None
+
+    def connected(self, now: float) -> list[Publish]:
+        """There is a connection, perhaps again: say where things stand.
+
+        Uploads may have been lost with the last one. Whoever hears the announcement sends again.
+        """
+        self.stats.connections += 1
+        self.presence.forget()
+        self._earliest = now + self.plan.grace
+        cohort = self.server.cohort
+        if not self._calling and cohort and not self.ended:  # it was called by another process
+            self._calling, self._called = True, cohort
+        self._since = now
+        if self.server.round == 0 and not self._calling:
+            return []
+        return [self._announce(self.server.newest_broadcast(self.server.round - 1))]
+
+    def heard(self, kind: str, client: int, payload: bytes, now: float) -> list[Publish]:
+        """A client has published something under its own id."""
+        self.stats.up_bytes += len(payload)
+        answers: list[Publish] = []
+        longest = self.limits.longest_upload(self.terms.layout) if kind == UP else 16
+        if len(payload) > longest:
+            self._refuse("size", client, f"{len(payload)} bytes under {kind}/, {longest} allowed")
+        elif kind == ALIVE and not payload:
+            self.presence.leave(client)
+        elif not self._allowance.spend(client, now):
+            self._refuse("rate", client, f"more than {self.limits.burst} messages at once")
+        elif kind == UP:
+            self._upload(client, payload)
+        elif kind == ASK:
+            answers = self._catch_up(client, payload)
+        elif kind == ALIVE:
+            self.presence.heard(client)
+        self.stats.present = len(self.presence.here)
+        return answers + self.tick(now)
+
+    def _refuse(self, reason: str, client: int, why: object) -> None:
+        self.stats.refused[reason] += 1
+        usual = reason in ("duplicate", "late", "not called")
+        log.log(logging.DEBUG if usual else logging.WARNING, "refused client %s: %s", client, why)
+
+    def _upload(self, client: int, payload: bytes) -> None:
+        barred = not self.plan.cohorts.open and client not in self._called
+        try:
+            with self.stats.phase("decode"):
+                examples, data = read_upload(payload)
+                if barred and self.server.cohort is None:  # or the server says so itself
+                    raise RemoteProtocolError(f"not called to round {self.server.round}")
+                self.server.receive(client, data, examples)
+        except (DecodeError, RemoteProtocolError) as error:
+            reason = _reason(error, barred)
+            self._refuse(reason, client, error)
+            if reason in ("garbage", "foreign"):
+                return
+        else:
+            self._allowance.refund(client)
+        self.presence.heard(client)
+
+    def _catch_up(self, client: int, payload: bytes) -> list[Publish]:
+        try:
+            with self.stats.phase("catch-up"):
+                data = self.server.catch_up(client, read_ask(payload))
+        except (DecodeError, RemoteProtocolError) as error:
+            garbage = isinstance(error, DecodeError)
+            self._refuse("garbage" if garbage else "foreign", client, error)
+            return []
+        self.presence.heard(client)
+        self.stats.catch_ups += 1
+        called = self._calling and (self.plan.cohorts.open or client in self._called)
+        limit, topic = self.limits.packet_bytes - _AROUND, self.topics.of("down", client)
+        parts = parcels(data, limit, called=called and not self.ended, ended=self.ended)
+        answers = [Publish(topic, parcel.write()) for parcel in parts]
+        self.stats.catch_up_bytes += sum(len(answer.payload) for answer in answers)
+        return answers
+
+    def tick(self, now: float) -> list[Publish]:
+        """Begin or end a round if it is time to."""
+        self._ticked = now
+        if self.ended:
+            return []
+        if not self._calling:
+            return self._call(now) if now >= self._earliest else []
+        late = self.plan.deadline is not None and now >= self._since + self.plan.deadline
+        if self._awaited() and not late:
+            return []
+        if len(self.server.uploaded) >= self.plan.quorum:
+            return self._finish(now)
+        # Too few, and nobody else to wait for: those who left may be back before the deadline.
+        return self._finish(now) if late and self._choose() else []
+
+    def _awaited(self) -> frozenset[int]:
+        """Whose uploads may still come."""
+        awaited = self._called - self.server.uploaded
+        return awaited if self.plan.deadline is None else awaited - self.presence.left
+
+    def _choose(self, ahead: int = 1) -> frozenset[int]:
+        """The cohort of a round to come, if enough are present."""
+        available = self.presence.available
+        cohort = frozenset(self.plan.cohorts.choose(self.server.round + ahead, available))
+        return cohort if max(len(available), len(cohort)) >= self.plan.least else _NOBODY
+
+    def _call(self, now: float) -> list[Publish]:
+        """Call a cohort to a round that has none, if enough are present."""
+        if self.server.cohort is not None:
+            # Nobody could upload to this one: a round without uploads takes its place.
+            return self._finish(now) if self._choose() else []
+        if not (cohort := self._choose(ahead=0)):
+            return []
+        self._begin(cohort, now)
+        return [self._announce(None)]
+
+    def _begin(self, cohort: frozenset[int], now: float) -> None:
+        self._calling, self._called, self._since = bool(cohort), cohort, now
+        self.presence.left.clear()
+        self.stats.cohort = len(cohort)
+        log.debug("round %s: called %s of %s", self.server.round, len(cohort), self.stats.present)
+
+    def _finish(self, now: float) -> list[Publish]:
+        uploaded = self.server.uploaded
+        void = len(uploaded) < self.plan.quorum
+        if void and self._calling:
+            self.stats.void += 1
+            got, called = len(uploaded), len(self._called)
+            log.warning("round %s: void, %s of %s uploads", self.server.round, got, called)
+            for client in uploaded:
+                self.server.discard(client)
+        self.presence.unanswered(self._called - uploaded - self.presence.left)
+        last = self.plan.rounds is not None and self.server.round + 1 >= self.plan.rounds
+        cohort = _NOBODY if last else self._choose()
+        everybody = self.plan.cohorts.open and cohort
+        with self.stats.phase("aggregate"):
+            broadcast = self.server.finish_round(None if everybody else cohort)
+        self._count(broadcast, now)
+        self._begin(cohort, now)
+        return [self._announce(broadcast.data)]
+
+    def _count(self, broadcast: Broadcast, now: float) -> None:
+        self.stats.rounds += 1
+        self.stats.counted += len(broadcast.counted)
+        self.stats.seconds["waiting"] += now - self._since
+        counted, missing = len(broadcast.counted), len(self._called - broadcast.counted)
+        size = len(broadcast.data)
+        log.debug(
+            "round %s: counted %s, missing %s, %s bytes", broadcast.round, counted, missing, size
+        )
+
+    def _announce(self, message: bytes | None) -> Publish:
+        """Where things stand, for everybody."""
+        if message is None or len(message) + _AROUND > self.limits.packet_bytes:
+            cohort = None if self.plan.cohorts.open and self._called else self._called
+            message = Call.seal(self.server.stamp, self.server.round, cohort, self.terms)
+        payload = Announcement(message, self.plan.deadline, self.ended).write()
+        self.stats.announced_bytes += len(payload)
+        return Publish(self.topics.round, payload, qos=1, retain=True)
+
+
+def _reason(error: DecodeError | RemoteProtocolError, barred: bool) -> str:
+    """Why an upload was refused, by the name that statistics have for it."""
+    if isinstance(error, DuplicateUpload):
+        return "duplicate"
+    if isinstance(error, LateUpload):
+        return "late"
+    if isinstance(error, DecodeError) or isinstance(error.__cause__, DecodeError):
+        return "garbage"
+    return "not called" if barred else "foreign"

@@ -1,0 +1,72 @@
+"""What a server lets clients send before it looks at a message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedtern.layout import Layout
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes and rates.
+
+    Args:
+        upload_bytes: the longest upload; by default what an uncompressed one takes, and some.
+        rate: messages a second that a client may send on average, uploads that were accepted not
+            counted.
+        burst: how many of them it may send at once.
+        packet_bytes: the longest message that the broker carries.
+        clients: how many a server keeps track of.
+
+    """
+
+    upload_bytes: int | None = None
+    rate: float = 2.0
+    burst: int = 20
+    packet_bytes: int = 1 << 20
+    clients: int = 100_000
+
+    def __post_init__(self) -> None:
+        for name, least in (("rate", 0.001), ("burst", 1), ("packet_bytes", 256), ("clients", 1)):
+            if not getattr(self, name) >= least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+
+    def longest_upload(self, layout: Layout) -> int:
+        """What an upload may take, its number of examples included."""
+        if self.upload_bytes is not None:
+            return self.upload_bytes
+        return 4 * layout.size + 8 * len(layout.names) + 1024
+
+
+class Allowance:
+    """How many messages each client may still send: a bucket that fills at a steady rate."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._spent: dict[int, tuple[float, float]] = {}  # tokens spent, and when that was
+
+    def spend(self, client: int, now: float) -> bool:
+        """Whether a client may send one more message; if so, it has."""
+        spent = self._now(client, now)
+        if spent + 1 > self.limits.burst:
+            return False
+        if client not in self._spent and len(self._spent) >= self.limits.clients:
+            self._forget(now)
+            if len(self._spent) >= self.limits.clients:
+                return False
+        self._spent[client] = spent + 1, now
+        return True
+
+    def refund(self, client: int) -> None:
+        """The last message was welcome, however many there are of its kind."""
+        spent, when = self._spent[client]
+        self._spent[client] = max(spent - 1, 0.0), when
+
+    def _now(self, client: int, now: float) -> float:
+        spent, when = self._spent.get(client, (0.0, now))
+        return max(spent - (now - when) * self.limits.rate, 0.0)
+
+    def _forget(self, now: float) -> None:
+        """Drop those who have their whole burst again: they are as if never heard of."""
+        self._spent = {c: v for c, v in self._spent.items() if self._now(c, now)}

@@ -1,0 +1,174 @@
+"""A client's side of the conversation, without the network and without a clock.
+
+Like ``Coordinator``, it is told what is heard and when, and returns what is to be published.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from fedtern.envelope import BROADCAST
+from fedtern.errors import DecodeError, MissedRounds
+from fedtern.mqtt.topics import (
+    ALIVE,
+    ASK,
+    GONE,
+    HERE,
+    UP,
+    Announcement,
+    Parcel,
+    Publish,
+    Topics,
+    write_ask,
+    write_upload,
+)
+from fedtern.protocol import Call, Client
+from fedtern.store import DurableClient
+
+log = logging.getLogger("fedtern.mqtt")
+
+_RETRY, _MOST = 5.0, 300.0  # seconds before a question is asked again, at first and at most
+
+
+class Member:
+    """Follows the announcements, asks for what it missed and knows when it is called."""
+
+    def __init__(self, client: Client | DurableClient, examples: int = 1) -> None:
+        core = client.client if isinstance(client, DurableClient) else client
+        if not 0 < examples < 1 << 53:
+            raise ValueError(f"examples must be at least 1, got {examples}")
+        self.client, self.terms, self.examples = client, core.terms, examples
+        self.topics = Topics(core.federation)
+        self._called_to = -1  # the last round that this client is known to be called to
+        self._last: int | None = None  # the round that the federation has ended at
+        self._parts: list[bytes] = []
+        self._deadline: float | None = None
+        self._heard = 0.0  # when the last announcement came
+        self._asked: float | None = None  # when the last question was asked, if it is open
+        self._retry = _RETRY
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the client is to train now."""
+        called = self.client.round >= 0 and self._called_to == self.client.round
+        return called and self.client.pending is None and self._last is None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the federation has ended and the client is where it ended."""
+        return self._last is not None and self.client.round >= self._last
+
+    @property
+    def wakes(self) -> float | None:
+        """When ``tick`` has something to do if nothing else happens before."""
+        if self._asked is not None:
+            return self._asked + self._retry
+        if self._deadline is None or self._last is not None:
+            return None
+        # A round and a half: an announcement should have come, even if it was void.
+        return self._heard + 1.5 * self._deadline + self._retry
+
+    def connected(self, now: float) -> list[Publish]:
+        """There is a connection, perhaps again."""
+        self._heard, self._asked, self._parts = now, None, []
+        here = [self._sign(HERE)]
+        return here if self.client.round >= 0 else here + self._ask(now)
+
+    def farewell(self) -> Publish:
+        """What the last will says, said in person."""
+        return self._sign(GONE)
+
+    def _sign(self, payload: bytes) -> Publish:
+        topic = self.topics.of(ALIVE, self.client.client_id)
+        return Publish(topic, payload, qos=1, retain=True)
+
+    def tick(self, now: float) -> list[Publish]:
+        """Ask, or ask again, if it has been quiet for too long."""
+        if self.wakes is None or now < self.wakes:
+            return []
+        if self._asked is not None:
+            self._retry = min(2 * self._retry, _MOST)
+            log.warning("no answer in %.0f s: asking again", now - self._asked)
+        self._asked = None
+        return self._ask(now)
+
+    def _ask(self, now: float) -> list[Publish]:
+        if self._asked is not None:
+            return []
+        self._asked, self._parts = now, []
+        topic = self.topics.of(ASK, self.client.client_id)
+        return [Publish(topic, write_ask(self.client.round), qos=1)]
+
+    def heard(self, topic: str, payload: bytes, now: float) -> list[Publish]:
+        """Something was published for everybody, or for this client.
+
+        What cannot be read is left alone; what was made under other terms, or in another history,
+        is a ``RemoteProtocolError``: going on would not mend it.
+        """
+        try:
+            if topic == self.topics.round:
+                return self._announced(Announcement.read(payload), now)
+            return self._parcel(Parcel.read(payload), now)
+        except DecodeError as error:
+            log.warning("ignored %s bytes on %s: %s", len(payload), topic, error)
+            if topic != self.topics.round:
+                self._asked = now  # if it was the answer, the question is still open
+            return []
+
+    def _announced(self, news: Announcement, now: float) -> list[Publish]:
+        call = Call.open(news.message, self.terms)
+        before, here = self.client.pending, self.client.round
+        if call.head.round < here:
+            return []  # what the broker kept from before
+        self._deadline, self._heard = news.deadline, now
+        self._last = call.head.round if news.ended else None
+        if call.head.round > here:
+            try:
+                self.client.receive(news.message)  # which a call is not, and then it is missed
+            except (MissedRounds, DecodeError):
+                return self._ask(now)
+        call.head.check_history(self.client.stamp, f"client {self.client.client_id}")
+        self._settled()
+        if call.cohort is None or self.client.client_id in call.cohort:
+            self._called_to = self.client.round
+            if here == call.head.round and self.client.pending is not None:
+                return [self.upload(self.client.pending)]  # it may not have arrived
+        lost = before is not None and here < self.client.round and not self._counted(news.message)
+        return [self._sign(HERE)] if lost else []  # or the server may think that nobody is here
+
+    def _counted(self, broadcast: bytes) -> bool:
+        _, reader = self.terms.open(broadcast, BROADCAST)
+        return self.client.client_id in reader.ids()
+
+    def _settled(self) -> None:
+        self._asked, self._retry, self._parts = None, _RETRY, []
+
+    def _parcel(self, parcel: Parcel, now: float) -> list[Publish]:
+        if parcel.number != len(self._parts):
+            self._parts = []  # of another answer, or one that has lost a part
+            if parcel.number:
+                return []
+        self._parts.append(parcel.part)
+        self._heard = now
+        if self._asked is not None:
+            self._asked = now  # it takes as long as it takes
+        if len(self._parts) < parcel.of:
+            return []
+        data, self._parts, self._asked = b"".join(self._parts), [], None
+        try:
+            self.client.receive(data)
+        except MissedRounds:
+            return self._ask(now)
+        self._settled()
+        if parcel.ended:
+            self._last = self.client.round
+        if parcel.called:
+            self._called_to = self.client.round
+            if self.client.pending is not None:
+                return [self.upload(self.client.pending)]
+        return []
+
+    def upload(self, data: bytes) -> Publish:
+        """An upload on its way."""
+        topic = self.topics.of(UP, self.client.client_id)
+        return Publish(topic, write_upload(self.examples, data), qos=1)

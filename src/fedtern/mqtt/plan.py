@@ -1,0 +1,112 @@
+"""When a round begins and ends, and with whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from fedtern.environment import Environment
+
+
+class Cohorts(Protocol):
+    """Who is called to which round."""
+
+    @property
+    def open(self) -> bool:
+        """Whether those who come later may take part in a round as well."""
+        ...
+
+    def choose(self, round: int, present: Sequence[int]) -> Sequence[int]:
+        """The clients of a round, of those who are present; nobody to wait for others."""
+        ...
+
+
+@dataclass(frozen=True)
+class Everybody:
+    """All who are present, and who comes while a round is open."""
+
+    open: bool = field(default=True, init=False)
+
+    def choose(self, round: int, present: Sequence[int]) -> Sequence[int]:
+        """All of them."""
+        return present
+
+
+@dataclass(frozen=True)
+class Sample:
+    """So many of those who are present, or such a share of them, at random.
+
+    >>> Sample(size=2, seed=1).choose(7, [3, 4, 5, 6])
+    [3, 6]
+    """
+
+    size: int | None = None
+    share: float | None = None
+    seed: int = 0
+    open: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if (self.size is None) == (self.share is None):
+            raise ValueError(f"give a size or a share, got {self.size} and {self.share}")
+        if self.size is not None and self.size < 1:
+            raise ValueError(f"size must be at least 1, got {self.size}")
+        if self.share is not None and not 0 < self.share <= 1:
+            raise ValueError(f"share must be in (0, 1], got {self.share}")
+
+    def choose(self, round: int, present: Sequence[int]) -> Sequence[int]:
+        """As many as were asked for; all where there are fewer."""
+        size = self.size if self.share is None else max(int(self.share * len(present) + 0.5), 1)
+        if size is None or size >= len(present):
+            return present
+        rng = np.random.default_rng([self.seed, 3, round])
+        return sorted(np.array(present)[rng.choice(len(present), size, replace=False)].tolist())
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """Those whom an environment names, whoever is present: what the local engine does."""
+
+    environment: Environment
+    seed: int = 0
+    open: bool = field(default=False, init=False)
+
+    def choose(self, round: int, present: Sequence[int]) -> Sequence[int]:
+        """The round's cohort."""
+        return self.environment.cohort(self.seed, round)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """When a round begins and ends.
+
+    Args:
+        cohorts: who is called.
+        deadline: seconds that those have who were called; None to wait for all of them, however
+            long, even if they leave.
+        quorum: uploads without which a round does not count: they go back into the residuals.
+        least: clients that must be present before any are called.
+        rounds: after so many the federation ends; None for never.
+        grace: seconds after a connection before a first call, in which presence becomes known.
+
+    """
+
+    cohorts: Cohorts = field(default_factory=Everybody)
+    deadline: float | None = 60.0
+    quorum: int = 1
+    least: int = 1
+    rounds: int | None = None
+    grace: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.deadline is not None and not 0 < self.deadline < 1e9:
+            raise ValueError(f"deadline must be positive, got {self.deadline}")
+        for name in ("quorum", "least"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.rounds is not None and self.rounds < 1:
+            raise ValueError(f"rounds must be at least 1, got {self.rounds}")
+        if not self.grace >= 0:
+            raise ValueError(f"grace must not be negative, got {self.grace}")

@@ -1,0 +1,92 @@
+"""``serve``: a federation's server on a broker."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from fedtern.extras import require
+from fedtern.mqtt.broker import Attempts, Broker, Line, connect
+from fedtern.mqtt.coordinator import Coordinator
+from fedtern.mqtt.limits import Limits
+from fedtern.mqtt.plan import Plan
+from fedtern.mqtt.stats import Stats
+from fedtern.mqtt.topics import ALIVE, ASK, UP, Publish
+from fedtern.protocol import Server
+from fedtern.store import DurableServer
+
+log = logging.getLogger("fedtern.mqtt")
+
+OnRound = Callable[[Coordinator], Awaitable[None] | None]
+
+
+async def serve(
+    server: Server | DurableServer,
+    broker: Broker,
+    plan: Plan | None = None,
+    *,
+    limits: Limits | None = None,
+    stats: Stats | None = None,
+    about: bytes | None = None,
+    on_round: OnRound | None = None,
+    linger: float = 10.0,
+) -> None:
+    """Run a federation until its plan's rounds are over, or until it is cancelled.
+
+    The server's ``federation`` names the topics. With a ``DurableServer`` it goes on after a kill
+    where it was. ``on_round`` is called after each round, and waited for; ``about`` is kept under
+    the topic of that name. After the last round, clients have ``linger`` seconds to catch up.
+    """
+    aiomqtt = require("aiomqtt", "mqtt", "fedtern.mqtt.serve")
+    coordinator = Coordinator(server, plan, limits, stats)
+    topics, attempts = coordinator.topics, Attempts(broker)
+    while True:
+        try:
+            async with connect(broker, f"fedtern-{topics.federation}-server", None) as line:
+                attempts.succeeded()
+                # At most once, as everything goes: whoever is not answered says it again.
+                for kind in (UP, ASK, ALIVE):
+                    await line.client.subscribe(topics.of(kind, "+"), qos=0)
+                if about is not None:
+                    await line.publish([Publish(topics.about, about, qos=1, retain=True)])
+                log.info("serving %s on %s", topics.federation, broker.address)
+                await _converse(line, coordinator, on_round, linger)
+                return
+        except aiomqtt.MqttError as error:
+            await attempts.failed(error)
+
+
+async def _converse(
+    line: Line, coordinator: Coordinator, on_round: OnRound | None, linger: float
+) -> None:
+    answers = coordinator.connected(time.monotonic())
+    end: float | None = None
+    while True:
+        with coordinator.stats.phase("publish"):
+            await line.publish(answers)
+        now = time.monotonic()
+        if coordinator.ended:
+            end = now + linger if end is None else end
+            if now >= end or (answers == [] and not coordinator.presence.here):
+                return
+        wakes = end if end is not None else coordinator.wakes
+        message = await line.hear(None if wakes is None else max(wakes - now, 0.0))
+        rounds = coordinator.server.round
+        answers = _answers(coordinator, message)
+        if coordinator.server.round > rounds and on_round is not None:
+            # The cohort hears of its round first: it can train in the meantime.
+            await line.publish(answers)
+            answers = []
+            if inspect.isawaitable(waiting := on_round(coordinator)):
+                await waiting
+
+
+def _answers(coordinator: Coordinator, message: tuple[str, bytes] | None) -> list[Publish]:
+    now = time.monotonic()
+    if message is None:
+        return coordinator.tick(now)
+    topic, payload = message
+    found = coordinator.topics.read(topic)
+    return [] if found is None else coordinator.heard(*found, payload, now)

@@ -1,0 +1,330 @@
+"""Federations on a real broker, and everything that can happen to one."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import aiomqtt
+import numpy as np
+import pytest
+from ledger import CLIENTS, FEDERATION, START, Ledger, new_client, new_server, trainer
+
+from fedtern import Client, DurableClient, DurableServer, RemoteProtocolError, Store, fedavg
+from fedtern.mqtt import Broker, Coordinator, Plan, Sample, Stats, join, serve
+from fedtern.mqtt.topics import Announcement, Topics, read_upload
+
+TOPICS = Topics(FEDERATION)
+QUICK = {"grace": 0.3, "deadline": 5.0}
+
+
+class Federation:
+    """A server and clients as tasks of this process, with the books kept."""
+
+    def __init__(self, port: int, plan: Plan, server=None) -> None:
+        self.broker = Broker("127.0.0.1", port)
+        self.plan, self.ledger, self.stats = plan, Ledger(), Stats()
+        self.server = server or new_server()
+        self.clients: dict[int, Client | DurableClient] = {}
+        self.tasks: dict[int | str, asyncio.Task] = {}
+
+    def serve(self) -> None:
+        def on_round(coordinator: Coordinator) -> None:
+            self.ledger.heard(self.server.newest_broadcast(self.server.round - 1))
+
+        self.tasks["server"] = asyncio.create_task(
+            serve(
+                self.server, self.broker, self.plan, stats=self.stats, on_round=on_round, linger=5.0
+            )
+        )
+
+    def join(self, i: int, train=None, client=None) -> None:
+        self.clients.setdefault(i, client or new_client(i))
+        self.tasks[i] = asyncio.create_task(
+            join(
+                self.clients[i],
+                train or trainer(i),
+                self.broker,
+                on_upload=lambda data: self.ledger.uploaded(i, data),
+            )
+        )
+
+    async def until(self, round: int) -> None:
+        while self.server.round < round:
+            failed = [t for t in self.tasks.values() if t.done() and t.exception()]
+            assert not failed, failed
+            await asyncio.sleep(0.01)
+
+    async def leave(self, i: int) -> None:
+        task = self.tasks.pop(i)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    async def end(self) -> None:
+        await asyncio.wait_for(asyncio.gather(*self.tasks.values()), 60)
+        self.ledger.check(self.server, list(self.clients.values()))
+
+
+def play(scenario) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 120))
+
+
+def test_replicas_are_bit_equal_and_the_books_balance(mosquitto):
+    async def scenario():
+        federation = Federation(mosquitto.port, Plan(Sample(size=3), rounds=30, **QUICK))
+        federation.serve()
+        for i in range(CLIENTS):
+            federation.join(i, client=new_client(i, None if i == 0 else START))
+        await federation.end()
+        assert federation.stats.rounds == 30
+        assert federation.stats.counted == 90
+        assert sum(federation.stats.refused.values()) == 0
+
+    play(scenario())
+
+
+def test_a_client_that_was_away_for_fifty_rounds_catches_up(mosquitto):
+    async def scenario():
+        federation = Federation(mosquitto.port, Plan(rounds=80, **QUICK))
+        federation.serve()
+        for i in range(3):
+            federation.join(i)
+        await federation.until(5)
+        await federation.leave(1)
+        left = federation.clients[1].round
+        await federation.until(left + 50)
+        federation.join(1)
+        await federation.end()
+        assert any(1 in b.counted for t, b in federation.ledger.broadcasts.items() if t > left + 50)
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+def test_a_broker_that_restarts_interrupts_and_nothing_else(mosquitto, kill):
+    async def scenario():
+        federation = Federation(mosquitto.port, Plan(rounds=40, least=4, grace=0.5, deadline=5.0))
+        federation.serve()
+        for i in range(4):
+            federation.join(i)
+        for at in (10, 20):
+            await federation.until(at)
+            await asyncio.to_thread(mosquitto.stop, kill)
+            await asyncio.sleep(0.3)
+            await asyncio.to_thread(mosquitto.start)
+        await federation.end()
+        assert federation.stats.connections == 3
+
+    play(scenario())
+
+
+def test_duplicates_are_counted_once(mosquitto):
+    """Every upload is delivered again, as QoS 1 may."""
+
+    async def echo(port: int):
+        async with aiomqtt.Client("127.0.0.1", port) as client:
+            await client.subscribe(TOPICS.of("up", "+"), qos=1)
+            seen = set()
+            async for message in client.messages:
+                if (key := (str(message.topic), message.payload)) not in seen:
+                    seen.add(key)
+                    await client.publish(str(message.topic), message.payload, qos=1)
+
+    async def scenario():
+        federation = Federation(mosquitto.port, Plan(rounds=30, **QUICK))
+        echoing = asyncio.create_task(echo(mosquitto.port))
+        await asyncio.sleep(0.2)
+        federation.serve()
+        for i in range(3):
+            federation.join(i)
+        await federation.end()
+        echoing.cancel()
+        refused = federation.stats.refused
+        assert refused["duplicate"] + refused["late"] >= 30
+        assert federation.stats.counted == 90
+
+    play(scenario())
+
+
+def test_a_straggler_does_not_hold_up_its_round_and_loses_nothing(mosquitto):
+    async def scenario():
+        federation = Federation(mosquitto.port, Plan(rounds=6, grace=0.3, deadline=0.5))
+        federation.serve()
+        for i in range(2):
+            federation.join(i)
+
+        def slowly(weights, round):
+            time.sleep(0.9)
+            return trainer(2)(weights, round)
+
+        federation.join(2, slowly)
+        await federation.end()
+        assert federation.stats.refused["late"] >= 1
+        assert federation.clients[2].residual.any()
+
+    play(scenario())
+
+
+def test_garbage_on_every_topic_changes_nothing(mosquitto):
+    async def shower(port: int):
+        rng = np.random.default_rng(0)
+        async with aiomqtt.Client("127.0.0.1", port) as client:
+            for turn in itertools.count():
+                noise = rng.bytes(int(rng.integers(0, 60)))
+                cut = b"\0\xfe\x12" + noise  # looks like a broadcast
+                # Under clients' own names only as often as they may: or they would be throttled.
+                i = turn % 15 if turn % 15 < CLIENTS else 50 + turn % 15
+                for kind, data in itertools.product(("up", "ask", "down"), (noise, cut)):
+                    await client.publish(TOPICS.of(kind, i), data)
+                await client.publish(TOPICS.of("alive", 77), noise)
+                await client.publish(TOPICS.of("up", "nobody"), noise)
+                await client.publish(TOPICS.round, noise, retain=True)
+                await client.publish(TOPICS.round, cut)
+                await asyncio.sleep(0.05)
+
+    async def scenario():
+        federation = Federation(
+            mosquitto.port, Plan(Sample(size=3), rounds=40, grace=0.3, deadline=1.0)
+        )
+        showering = asyncio.create_task(shower(mosquitto.port))
+        federation.serve()
+        for i in range(3):
+            federation.join(i)
+        await federation.end()
+        showering.cancel()
+        assert federation.stats.refused["garbage"] > 10
+
+    play(scenario())
+
+
+def test_a_client_with_another_method_is_turned_away_and_the_others_go_on(mosquitto):
+    async def scenario():
+        federation = Federation(mosquitto.port, Plan(rounds=20, least=3, **QUICK))
+        federation.serve()
+        other = Client(4, fedavg(5), weights=START, federation=FEDERATION)
+        stranger = asyncio.create_task(join(other, trainer(4), federation.broker))
+        for i in range(3):
+            federation.join(i)
+        with pytest.raises(RemoteProtocolError, match="the peer's method is"):
+            await stranger
+        await federation.end()
+
+    play(scenario())
+
+
+class Witness:
+    """Writes down all that goes over the wire."""
+
+    def __init__(self, port: int) -> None:
+        self.port, self.ledger, self.ready = port, Ledger(), asyncio.Event()
+
+    async def listen(self) -> None:
+        async with aiomqtt.Client("127.0.0.1", self.port) as client:
+            await client.subscribe(f"fedtern/{FEDERATION}/#", qos=1)
+            self.ready.set()
+            async for message in client.messages:
+                if str(message.topic) == TOPICS.round:
+                    news = Announcement.read(message.payload).message
+                    if news[1] & 15 == 2:  # and not a call
+                        self.ledger.heard(news)
+                elif (found := TOPICS.read(str(message.topic))) and found[0] == "up":
+                    self.ledger.uploaded(found[1], read_upload(message.payload)[1])
+
+    async def until(self, round: int) -> None:
+        while len(self.ledger.broadcasts) < round:
+            await asyncio.sleep(0.02)
+
+
+class Processes:
+    """Servers and clients in processes that end with the test."""
+
+    def __init__(self, port: int, directory: Path) -> None:
+        self.port, self.directory = port, directory
+        self.running: dict[str, subprocess.Popen] = {}
+
+    def start(self, name: str, *arguments: object) -> None:
+        role = "serve" if name == "server" else "join"
+        here = Path(__file__).parent
+        command = [here / "player.py", role, self.port, self.directory / name, *arguments]
+        self.running[name] = subprocess.Popen([sys.executable, *map(str, command)])
+
+    def kill(self, name: str) -> None:
+        os.kill(self.running[name].pid, signal.SIGKILL)
+        self.running.pop(name).wait()
+
+    async def wait(self) -> None:
+        for process in self.running.values():
+            assert await asyncio.to_thread(process.wait, 60) == 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for process in self.running.values():
+            process.kill()
+            process.wait()
+
+
+def audit(witness: Witness, directory: Path, clients, **others) -> None:
+    with Store(directory / "server") as store:
+        server = DurableServer(new_server(), store)
+        found = []
+        for i in clients:
+            with Store(directory / f"client-{i}") as own:
+                found.append(DurableClient(new_client(i), own))
+        witness.ledger.check(server, found, **others)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_goes_on_from_its_store(mosquitto, tmp_path):
+    async def scenario():
+        witness = Witness(mosquitto.port)
+        listening = asyncio.create_task(witness.listen())
+        await witness.ready.wait()
+        with Processes(mosquitto.port, tmp_path) as processes:
+            processes.start("server", 60)
+            for i in range(4):
+                processes.start(f"client-{i}", i)
+            for at in (15, 30, 45):
+                await witness.until(at)
+                processes.kill("server")
+                processes.start("server", 60)
+            await processes.wait()
+        await witness.until(60)
+        listening.cancel()
+        audit(witness, tmp_path, range(4))
+
+    play(scenario())
+
+
+@pytest.mark.slow
+def test_a_client_that_is_killed_mid_round_does_not_hold_it_up_and_comes_back(mosquitto, tmp_path):
+    async def scenario():
+        witness = Witness(mosquitto.port)
+        listening = asyncio.create_task(witness.listen())
+        await witness.ready.wait()
+        with Processes(mosquitto.port, tmp_path) as processes:
+            processes.start("server", 250)
+            for i in range(4):
+                processes.start(f"client-{i}", i, 0.05)  # most of the time it is training
+            for at in (10, 70):
+                await witness.until(at)
+                processes.kill("client-2")
+                processes.kill("client-3")
+                await witness.until(at + 4)
+                processes.start("client-2", 2, 0.05)
+                processes.start("client-3", 3, 0.05)
+            await processes.wait()
+        await witness.until(250)
+        listening.cancel()
+        audit(witness, tmp_path, range(4))
+
+    play(scenario())

@@ -1,0 +1,408 @@
+"""Both sides without a network: who is called when, what is refused, and what is said."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from ledger import (
+    CLIENTS,
+    FEDERATION,
+    START,
+    TERMS,
+    Ledger,
+    new_client,
+    new_server,
+    trainer,
+)
+
+from fedtern import Client, RemoteProtocolError, Server, stc
+from fedtern.mqtt import Coordinator, Limits, Member, Plan, Sample
+from fedtern.mqtt.topics import Announcement, Parcel, Publish, Topics, write_ask, write_upload
+
+TOPICS = Topics(FEDERATION)
+
+
+def upload(client: Client, *, examples: int = 1) -> bytes:
+    data = client.pending or client.send(
+        trainer(client.client_id)(client.weights.copy(), client.round)
+    )
+    return write_upload(examples, data)
+
+
+def begun(plan: Plan, clients=range(CLIENTS), limits: Limits | None = None):
+    """A coordinator that knows who is there and has called the first cohort at time 1."""
+    coordinator = Coordinator(new_server(), plan, limits)
+    assert coordinator.connected(0.0) == []
+    for i in clients:
+        assert coordinator.heard("alive", i, b"\1", 0.1) == []
+    (call,) = coordinator.tick(1.0)
+    assert (call.topic, call.qos, call.retain) == (TOPICS.round, 1, True)
+    return coordinator, call
+
+
+def members(coordinator, call, clients=range(CLIENTS)) -> list[Member]:
+    found = [Member(new_client(i)) for i in clients]
+    for member in found:
+        member.connected(0.0)
+        assert member.heard(call.topic, call.payload, 1.0) == []
+    return found
+
+
+def test_a_round_ends_when_everybody_called_has_uploaded():
+    coordinator, call = begun(Plan(deadline=10))
+    everybody = members(coordinator, call)
+    assert all(member.wanted for member in everybody)
+    for member in everybody[:-1]:
+        assert coordinator.heard("up", member.client.client_id, upload(member.client), 2.0) == []
+    (news,) = coordinator.heard("up", CLIENTS - 1, upload(everybody[-1].client), 2.5)
+    assert coordinator.server.round == 1
+    for member in everybody:
+        assert member.heard(news.topic, news.payload, 3.0) == []
+        assert member.client.weights.tobytes() == coordinator.server.weights.tobytes()
+        assert member.wanted
+
+
+def test_nobody_is_called_before_there_are_enough_or_before_presence_is_known():
+    coordinator = Coordinator(new_server(), Plan(least=2, grace=1.0))
+    coordinator.connected(5.0)
+    assert coordinator.wakes == 6.0
+    assert coordinator.heard("alive", 0, b"\1", 5.1) == []
+    assert coordinator.tick(6.0) == []
+    assert coordinator.wakes is None  # and not in an endless loop
+    assert len(coordinator.heard("alive", 3, b"\1", 7.0)) == 1
+
+
+def test_a_sample_is_drawn_from_those_present_and_others_are_turned_away():
+    coordinator, call = begun(Plan(Sample(size=2), deadline=10))
+    everybody = members(coordinator, call)
+    called = [member.client.client_id for member in everybody if member.wanted]
+    assert len(called) == 2
+    stranger = next(m.client for m in everybody if m.client.client_id not in called)
+    coordinator.heard("up", stranger.client_id, upload(stranger), 2.0)
+    assert coordinator.stats.refused["not called"] == 1
+    assert coordinator.server.uploaded == frozenset()
+
+
+def test_a_last_will_ends_the_waiting():
+    coordinator, call = begun(Plan(deadline=10))
+    everybody = members(coordinator, call)
+    for member in everybody[1:]:
+        coordinator.heard("up", member.client.client_id, upload(member.client), 2.0)
+    assert coordinator.server.round == 0
+    assert len(coordinator.heard("alive", 0, b"", 2.1)) == 1
+    assert coordinator.server.round == 1
+
+
+def test_past_the_deadline_a_quorum_counts_and_who_did_not_answer_is_not_called_again():
+    coordinator, call = begun(Plan(Sample(share=1.0), deadline=10, quorum=2))
+    everybody = members(coordinator, call)
+    for member in everybody[:3]:
+        coordinator.heard("up", member.client.client_id, upload(member.client), 2.0)
+    assert coordinator.wakes == 11.0
+    assert coordinator.tick(10.9) == []
+    (news,) = coordinator.tick(11.0)
+    assert coordinator.server.cohort == {0, 1, 2}
+    late = everybody[3]
+    late_upload = upload(late.client)
+    coordinator.heard("up", 3, late_upload, 11.5)
+    assert coordinator.stats.refused["late"] == 1
+    assert late.heard(news.topic, news.payload, 12.0)[0].topic == TOPICS.of("alive", 3)
+    assert 3 in coordinator.presence.available
+    assert 4 not in coordinator.presence.available
+
+
+def test_without_a_quorum_a_round_is_void_and_uploads_go_back():
+    coordinator, call = begun(Plan(deadline=10, quorum=3))
+    everybody = members(coordinator, call)
+    one = everybody[0].client
+    coordinator.heard("up", 0, upload(one), 2.0)
+    for i in range(1, CLIENTS):
+        coordinator.heard("alive", i, b"", 3.0)
+    assert coordinator.server.round == 0  # they may come back
+    (news,) = coordinator.tick(11.0)
+    assert coordinator.stats.void == 1
+    everybody[0].heard(news.topic, news.payload, 12.0)
+    assert one.round == 1
+    assert one.pending is None
+    assert np.array_equal(one.weights, START)
+    assert one.residual.sum() == pytest.approx(10)
+
+
+def test_a_round_waits_for_somebody_to_call_next():
+    coordinator, _ = begun(Plan(deadline=10), clients=[2])
+    coordinator.heard("alive", 2, b"", 2.0)
+    assert coordinator.tick(11.0) == []
+    assert coordinator.wakes is None
+    assert len(coordinator.heard("alive", 2, b"\1", 500.0)) == 1
+    assert coordinator.server.round == 1
+
+
+def test_without_a_deadline_those_who_left_are_waited_for():
+    coordinator, call = begun(Plan(deadline=None), clients=[0, 1])
+    first, second = members(coordinator, call, [0, 1])
+    coordinator.heard("up", 0, upload(first.client), 2.0)
+    coordinator.heard("alive", 1, b"", 3.0)
+    assert coordinator.tick(1e6) == []
+    coordinator.heard("up", 1, upload(second.client), 1e6)
+    assert coordinator.server.round == 1
+
+
+@pytest.mark.parametrize("kind", ["up", "ask", "alive"])
+def test_messages_that_are_too_long_are_refused_unread(kind):
+    coordinator, _ = begun(Plan())
+    size = Limits().longest_upload(TERMS.layout)
+    coordinator.heard(kind, 0, bytes(size + 1), 2.0)
+    assert coordinator.stats.refused["size"] == 1
+    assert coordinator.stats.seconds["decode"] == 0
+
+
+def test_a_client_that_sends_too_often_is_not_listened_to_for_a_while():
+    coordinator, call = begun(Plan(), limits=Limits(rate=1.0, burst=4))
+    (member,) = members(coordinator, call, [0])
+    for _ in range(10):
+        coordinator.heard("up", 0, b"noise", 2.0)
+    assert coordinator.stats.refused["garbage"] == 4
+    assert coordinator.stats.refused["rate"] == 6
+    coordinator.heard("up", 0, upload(member.client), 2.0)
+    assert coordinator.server.uploaded == frozenset()
+    coordinator.heard("up", 0, upload(member.client), 4.0)
+    assert coordinator.server.uploaded == {0}
+    coordinator.heard("up", 1, b"noise", 4.0)  # others have an allowance of their own
+    assert coordinator.stats.refused["garbage"] == 5
+
+
+def test_uploads_that_are_accepted_cost_nothing():
+    plan, limits = Plan(Sample(size=1)), Limits(rate=0.001, burst=2)
+    coordinator, news = begun(plan, clients=[0], limits=limits)
+    (member,) = members(coordinator, news, [0])
+    for _ in range(50):
+        (news,) = coordinator.heard("up", 0, upload(member.client), 2.0)
+        member.heard(news.topic, news.payload, 2.0)
+    assert coordinator.server.round == 50
+
+
+def test_a_new_connection_says_where_things_stand_and_clients_send_again():
+    coordinator, call = begun(Plan(deadline=10))
+    everybody = members(coordinator, call)
+    (again,) = coordinator.connected(3.0)
+    assert again.payload == call.payload
+    upload(everybody[0].client)
+    (sent,) = everybody[0].heard(again.topic, again.payload, 3.1)
+    assert sent == Publish(TOPICS.of("up", 0), upload(everybody[0].client), qos=1)
+    coordinator.heard("up", 0, sent.payload, 3.2)
+    coordinator.heard("up", 0, sent.payload, 3.3)
+    assert coordinator.stats.refused["duplicate"] == 1
+
+
+def test_a_model_comes_in_parcels_that_the_broker_carries():
+    coordinator, call = begun(Plan(), limits=Limits(packet_bytes=2000))
+    member = Member(new_client(4, None))
+    _, ask = member.connected(0.0)
+    assert ask == Publish(TOPICS.of("ask", 4), write_ask(-1), qos=1)
+    answers = coordinator.heard("ask", 4, ask.payload, 2.0)
+    assert len(answers) > 10
+    assert max(len(answer.payload) for answer in answers) < 2000
+    assert member.heard(call.topic, call.payload, 2.0) == []  # it has asked already
+    for answer in answers:
+        assert answer.topic == TOPICS.of("down", 4)
+        assert not member.wanted
+        member.heard(answer.topic, answer.payload, 2.1)
+    assert member.wanted
+    assert np.array_equal(member.client.weights, START)
+
+
+def test_a_catch_up_that_lost_a_part_is_asked_for_again():
+    coordinator, _ = begun(Plan(), limits=Limits(packet_bytes=2000))
+    member = Member(new_client(4, None))
+    member.connected(0.0)
+    answers = coordinator.heard("ask", 4, write_ask(-1), 2.0)
+    for answer in answers[:3] + answers[4:]:
+        assert member.heard(answer.topic, answer.payload, 2.1) == []
+    assert member.client.round == -1
+    (again,) = member.tick(member.wakes)
+    assert again.topic == TOPICS.of("ask", 4)
+    for answer in answers:
+        member.heard(answer.topic, answer.payload, 20.0)
+    assert member.client.round == 0
+
+
+def test_a_broadcast_too_long_for_the_broker_is_fetched_in_parcels():
+    from fedtern import sgd
+
+    server = Server(np.zeros(1000), sgd(), federation="dense")
+    coordinator = Coordinator(server, Plan(), Limits(packet_bytes=1500))
+    coordinator.connected(0.0)
+    coordinator.heard("alive", 0, b"\1", 0.0)
+    (call,) = coordinator.tick(1.0)
+    member = Member(Client(0, sgd(), weights=np.zeros(1000), federation="dense"))
+    member.connected(0.0)
+    member.heard(call.topic, call.payload, 1.0)
+    data = member.client.send(np.ones(1000))
+    (news,) = coordinator.heard("up", 0, write_upload(1, data), 2.0)
+    assert len(news.payload) < 1500
+    (ask,) = member.heard(news.topic, news.payload, 3.0)
+    answers = coordinator.heard("ask", 0, ask.payload, 3.0)
+    assert len(answers) > 2
+    for answer in answers:
+        member.heard(answer.topic, answer.payload, 3.1)
+    assert np.array_equal(member.client.weights, server.weights)
+    assert member.wanted
+
+
+def test_a_client_that_hears_nothing_asks_and_waits_longer_each_time():
+    coordinator, call = begun(Plan(deadline=10))
+    (member,) = members(coordinator, call, [0])
+    upload(member.client)
+    assert member.wakes == 1.0 + 15 + 5
+    pauses = []
+    for _ in range(9):
+        before = member.wakes
+        (ask,) = member.tick(before)
+        assert ask.topic == TOPICS.of("ask", 0)
+        pauses.append(member.wakes - before)
+    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+
+
+@pytest.mark.parametrize("noise", [b"", b"\0", bytes(30), b"\xfe" * 40, b"\x80" * 12])
+def test_noise_is_ignored_on_every_topic(noise):
+    coordinator, call = begun(Plan())
+    (member,) = members(coordinator, call, [0])
+    before = coordinator.server.snapshot().to_bytes()
+    for kind in ("up", "ask", "alive", "nonsense"):
+        coordinator.heard(kind, 1, noise, 2.0)
+    assert coordinator.server.snapshot().to_bytes() == before
+    for topic in (TOPICS.round, TOPICS.of("down", 0), "other"):
+        member.heard(topic, noise, 2.0)
+    assert member.wanted
+    assert np.array_equal(member.client.weights, START)
+
+
+def test_a_client_with_another_method_is_told_so_and_its_uploads_are_refused():
+    coordinator, call = begun(Plan())
+    other = Client(0, stc(1 / 10), weights=START, federation=FEDERATION)
+    member = Member(other)
+    with pytest.raises(RemoteProtocolError, match="the peer's method is"):
+        member.heard(call.topic, call.payload, 1.0)
+    coordinator.heard("up", 0, write_upload(1, other.send(START + 1)), 2.0)
+    assert coordinator.stats.refused["foreign"] == 1
+
+
+def test_the_end_is_announced_and_who_is_behind_hears_of_it_with_the_rest():
+    coordinator, call = begun(Plan(rounds=1), clients=[0])
+    first, second = members(coordinator, call, [0, 1])
+    (news,) = coordinator.heard("up", 0, upload(first.client), 2.0)
+    assert coordinator.ended
+    assert Announcement.read(news.payload).ended
+    first.heard(news.topic, news.payload, 3.0)
+    assert first.ended
+    assert not first.wanted
+    (answer,) = coordinator.heard("ask", 1, write_ask(0), 4.0)
+    second.heard(answer.topic, answer.payload, 4.0)
+    assert second.ended
+    assert Parcel.read(answer.payload).ended
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a+b", "#", "x" * 201, "two\nlines"])
+def test_federations_need_a_name_that_a_topic_can_have(name):
+    with pytest.raises(ValueError, match="a federation needs a name"):
+        Topics(name)
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "fedtern/books/up/007",
+        "fedtern/books/up/-1",
+        "fedtern/books/up/1/2",
+        "fedtern/books/up/18446744073709551616",
+        "fedtern/books/up/²",
+        "fedtern/other/up/1",
+        "fedtern/books/round",
+    ],
+)
+def test_only_a_clients_own_topics_are_read(topic):
+    assert TOPICS.read(topic) is None
+
+
+class Network:
+    """Loses, repeats and delays; the coordinator and all members come back from snapshots."""
+
+    def __init__(self, seed: int, plan: Plan) -> None:
+        self.random, self.now, self.ledger = random.Random(seed), 0.0, Ledger()
+        self.coordinator = Coordinator(new_server(), plan)
+        self.members = [Member(new_client(i, None if i == 4 else START)) for i in range(CLIENTS)]
+        self.up: list[Publish] = []
+        self.down: list[list[Publish]] = [[] for _ in range(CLIENTS)]
+        self.retained: Publish | None = None
+        self.connect_server()
+        for i in range(CLIENTS):
+            self.connect(i)
+
+    def connect_server(self) -> None:
+        self.up.clear()
+        self.publish(self.coordinator.connected(self.now))
+        for member in self.members:
+            self.up.append(member._sign(b"\1"))
+
+    def connect(self, i: int) -> None:
+        self.down[i] = [] if self.retained is None else [self.retained]
+        self.up += self.members[i].connected(self.now)
+
+    def publish(self, messages: list[Publish]) -> None:
+        for message in messages:
+            if message.topic == TOPICS.round:
+                self.retained = message
+                if (news := Announcement.read(message.payload).message)[1] & 15 == 2:
+                    self.ledger.heard(news)
+            for i in range(CLIENTS):
+                if message.topic in (TOPICS.round, TOPICS.of("down", i)):
+                    self.down[i].append(message)
+
+    def step(self, faults: bool) -> None:
+        self.now += self.random.random()
+        dice = self.random.random() if faults else 1.0
+        if dice < 0.01:
+            self.connect_server()
+        elif dice < 0.02:
+            self.connect(self.random.randrange(CLIENTS))
+        if self.up and self.random.random() < 0.8:
+            message = self.up.pop(0) if not faults else self.up[self.random.randrange(len(self.up))]
+            if not faults or self.random.random() < 0.9:
+                if message in self.up and self.random.random() < 0.9:
+                    self.up.remove(message)
+                self.publish(
+                    self.coordinator.heard(*TOPICS.read(message.topic), message.payload, self.now)
+                )
+        self.publish(self.coordinator.tick(self.now))
+        i = self.random.randrange(CLIENTS)
+        member = self.members[i]
+        if self.down[i]:
+            message = self.down[i].pop(0)
+            if not faults or self.random.random() < 0.9:
+                self.up += member.heard(message.topic, message.payload, self.now)
+        self.up += member.tick(self.now)
+        if member.wanted:
+            new = trainer(i)(member.client.weights.copy(), member.client.round)
+            data = member.client.send(new)
+            self.ledger.uploaded(i, data)
+            self.up.append(member.upload(data))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_a_network_does_rounds_go_on_and_nothing_is_lost(seed):
+    plan = Plan(Sample(size=3) if seed % 2 else Plan().cohorts, deadline=20.0, quorum=2)
+    network = Network(seed, plan)
+    for _ in range(1500):
+        network.step(faults=True)
+    assert network.coordinator.server.round > 20
+    before = network.coordinator.server.round
+    for _ in range(1500):
+        network.step(faults=False)
+    assert network.coordinator.server.round > before + 20
+    server = network.coordinator.server
+    for member in network.members:
+        data = server.catch_up(member.client.client_id, member.client.round)
+        member.client.receive(data)
+    network.ledger.check(server, [member.client for member in network.members])
