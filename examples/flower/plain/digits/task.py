@@ -54,7 +54,7 @@ def train(net: Net, data: tuple[Tensor, Tensor], steps: int, rate: float, seed: 
         loss = functional.cross_entropy(net(pixels[batch]), labels[batch])
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        total += float(loss)
+        total += loss.item()
     return total / steps
 
 
