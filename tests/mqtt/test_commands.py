@@ -126,7 +126,9 @@ def test_commands_come_to_the_local_engines_bytes_even_if_they_are_killed(mosqui
 
 @pytest.mark.slow
 @pytest.mark.parametrize("here", ["serve", "join"])
-def test_serving_and_joining_end_with_the_federation(mosquitto, tmp_path, monkeypatch, here):
+def test_serving_and_joining_end_with_the_federation(
+    mosquitto, tmp_path, monkeypatch, caplog, here
+):
     """One side in this process, where it is seen what it says; the other in its own."""
     monkeypatch.chdir(tmp_path)
     broker = ["--broker", f"mqtt://127.0.0.1:{mosquitto.port}", "--federation", "cli"]
@@ -142,7 +144,7 @@ def test_serving_and_joining_end_with_the_federation(mosquitto, tmp_path, monkey
         for process in commands.running.values():
             assert process.wait(60) == 0
     if here == "serve":
-        assert "round 60: 3 present, 0 called  accuracy" in result.stderr
+        assert "round 60: 3 present, 0 called  accuracy" in caplog.text
         assert "see it with: fedtern report runs/" in result.stdout
 
 

@@ -98,9 +98,9 @@ async def _converse(
         message = await line.hear(None if wakes is None else max(wakes - now, 0.0))
         now, round = time.monotonic(), member.client.round
         answers = member.tick(now) if message is None else member.heard(*message, now)
-        await line.publish(answers)
         if member.client.round != round and on_round is not None:
             on_round(member)
+        await line.publish(answers)
 
 
 async def _trained(member: Member, train: Train) -> bytes | None:

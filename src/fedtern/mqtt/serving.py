@@ -77,10 +77,12 @@ async def _converse(
         answers = _answers(coordinator, message)
         if coordinator.server.round > rounds and on_round is not None:
             # The cohort hears of its round first: it can train in the meantime.
-            await line.publish(answers)
-            answers = []
-            if inspect.isawaitable(waiting := on_round(coordinator)):
-                await waiting
+            announced, answers = answers, []
+            try:
+                await line.publish(announced)
+            finally:  # the round has ended, whether or not anybody could be told
+                if inspect.isawaitable(waiting := on_round(coordinator)):
+                    await waiting
 
 
 def _answers(coordinator: Coordinator, message: tuple[str, bytes] | None) -> list[Publish]:
