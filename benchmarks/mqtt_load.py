@@ -12,6 +12,7 @@ import resource
 import socket
 import struct
 import sys
+from functools import partial
 
 import numpy as np
 
@@ -59,10 +60,11 @@ class Fleet:
         layout = Layout.flat(size)
         self.terms = Terms(layout, METHOD)
         self.witness = Client((1 << 64) - 1, METHOD, weights=np.zeros(size), federation=FEDERATION)
-        self.delta = np.random.default_rng(0).standard_normal(size).astype(np.float32) / 100
+        self.delta = (np.random.default_rng(0).standard_normal(size) / 100).astype(np.float32)
         self.uplinks: dict[int, Uplink] = {}
         self.waiting: set[int] = set()  # whose upload is not settled yet
-        self.news, self.call, self.ended = b"", None, False
+        self.news, self.ended = b"", False
+        self.call: Call | None = None
 
     def heard(self, payload: bytes) -> None:
         """The first of this process to hear something works out what it means for all."""
@@ -148,7 +150,7 @@ async def main(port: int, first: int, count: int, size: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, count + 100)), hard))
     fleet, ended, loop = Fleet(size), asyncio.Event(), asyncio.get_running_loop()
     for i in range(first, first + count):
-        await loop.create_connection(lambda i=i: Light(fleet, i, ended), "127.0.0.1", port)
+        await loop.create_connection(partial(Light, fleet, i, ended), "127.0.0.1", port)
     await ended.wait()
 
 
