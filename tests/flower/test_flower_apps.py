@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED HERE: pip install 'fedtern[flower]'")
 
-from direct import DirectGrid, app, initial, train
+from direct import DirectGrid, DirectSimulation, app, initial, train
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg, FedProx
+from flwr.supercore.run import Run
 
 from fedtern import METHODS, DurableServer, LocalProtocolError, Store, fedavg, signsgd, stc
 from fedtern.errors import StoreError
 from fedtern.flower import Compressed, frames
+from fedtern.flower.counters import Wire, count_wire
 from fedtern.flower.frames import KEY
 from fedtern.report import load_run, write_report
 
@@ -376,6 +379,89 @@ def test_a_state_that_is_in_use_costs_its_node_the_round_only(tmp_path, said):
         assert final(result, "uploads-counted") == 1
     assert "is in use by another process" in said.text
     assert final(federate(grid, 3, store=tmp_path / "fed"), "uploads-counted") == 2
+
+
+@pytest.fixture
+def simulation(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedtern.flower.strategy.simulated", lambda _grid: True)
+    return DirectSimulation(tmp_path, [app(), app()])
+
+
+def test_states_of_a_simulation_live_in_the_context(tmp_path, simulation):
+    result = federate(simulation, 3)
+    assert final(result, "uploads-counted") == 2
+    assert final(result, "whole-models-sent") == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_context_is_replaced_by_the_whole_model(simulation, said):
+    federate(simulation, 2)
+    for node in simulation.apps:
+        simulation.state(node)[KEY]["state"] = b"damaged"
+    result = federate(simulation, 3)
+    assert "the state in the context cannot be read" in said.text
+    assert final(result, "uploads-counted") == 2
+
+
+def test_a_membership_that_vanishes_is_asked_for_again(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app(), app()])
+
+    def tamper(node, reply):
+        if node == 101 and len([n for n, _ in grid.received if n == 101]) == 1:
+            (grid.home(101).path / "membership.json").unlink()
+        return reply
+
+    grid.tamper = tamper
+    result = federate(grid, 2, strategy=FedAvg(fraction_evaluate=0.0))
+    counts = [m["uploads-counted"] for m in result.train_metrics_clientapp.values()]
+    assert counts == [1, 2]
+    assert "this node knows of no federation 'run-7'" in said.text
+    assert "has lost its state" in said.text
+
+
+def test_an_upload_whose_metrics_are_gone_goes_back_into_the_residual(tmp_path, said):
+    class Killed(Compressed):
+        def aggregate_train(self, server_round, replies):
+            raise KeyboardInterrupt
+
+    grid = DirectGrid(tmp_path, [app(), app()])
+    plain = FedAvg(min_available_nodes=1, fraction_evaluate=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        Killed(plain, METHOD, store=tmp_path / "fed").start(grid, initial(), 2, 1)
+    (grid.home(101).path / "reply.json").unlink()
+    result = federate(grid, 2, strategy=plain, store=tmp_path / "fed")
+    counts = [m["uploads-counted"] for m in result.train_metrics_clientapp.values()]
+    assert counts == [1, 2]
+    assert "the metrics of the upload that this node made before are gone" in said.text
+
+
+def test_nodes_with_other_metrics_count_but_not_in_the_metrics(tmp_path, said):
+    def other(message, context):
+        reply = train(message, context)
+        reply.content["metrics"]["extra"] = 1.0
+        return reply
+
+    result = federate(DirectGrid(tmp_path, [app(), app(), app(other)]), 1)
+    assert final(result, "uploads-counted") == 3
+    assert "extra" not in result.train_metrics_clientapp[1]
+    assert "report other metrics" in said.text
+
+
+def test_a_superlink_that_does_not_tell_what_it_counts_is_no_error():
+    grid = SimpleNamespace(_addr="127.0.0.1:1", _insecure=True, _cert=None, run=Run.create_empty(1))
+    assert count_wire(grid) is None
+
+
+def test_what_flower_counted_is_added_up_over_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedtern.flower.strategy.count_wire", lambda _grid: Wire(1000, 2000))
+    grid = DirectGrid(tmp_path, [app()])
+    first = federate(grid, 1, store=tmp_path / "fed")
+    second = federate(grid, 2, store=tmp_path / "fed")
+    assert (final(first, "wire-up-bytes"), final(first, "wire-down-bytes")) == (1000, 2000)
+    assert (final(second, "wire-up-bytes"), final(second, "wire-down-bytes")) == (2000, 4000)
+    assert load_run(tmp_path / "fed").last["wire_up_bytes"] == 2000
+    page = write_report([tmp_path / "fed"], tmp_path / "report.html").read_text()
+    assert "On the wire:" in page
 
 
 def test_a_broken_disk_of_the_server_is_not_blamed_on_a_node(tmp_path, monkeypatch):
