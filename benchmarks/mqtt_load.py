@@ -60,7 +60,7 @@ class Fleet:
         layout = Layout.flat(size)
         self.terms = Terms(layout, METHOD)
         self.witness = Client((1 << 64) - 1, METHOD, weights=np.zeros(size), federation=FEDERATION)
-        self.delta = (np.random.default_rng(0).standard_normal(size) / 100).astype(np.float32)
+        self.delta = np.random.default_rng(0).standard_normal(size, np.float32)
         self.uplinks: dict[int, Uplink] = {}
         self.waiting: set[int] = set()  # whose upload is not settled yet
         self.news, self.ended = b"", False

@@ -12,7 +12,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import aiomqtt
 import numpy as np
 import pytest
 from ledger import CLIENTS, FEDERATION, START, Ledger, new_client, new_server, trainer
@@ -21,8 +20,10 @@ from fedtern import Client, DurableClient, DurableServer, RemoteProtocolError, S
 from fedtern.mqtt import Broker, Coordinator, Plan, Sample, Stats, join, serve
 from fedtern.mqtt.topics import Announcement, Topics, read_upload
 
+aiomqtt = pytest.importorskip("aiomqtt")
+
 TOPICS = Topics(FEDERATION)
-QUICK = {"grace": 0.3, "deadline": 5.0}
+QUICK = {"grace": 0.3, "deadline": 30.0}
 
 
 class Federation:
@@ -74,7 +75,7 @@ class Federation:
 
 
 def play(scenario) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 120))
+    asyncio.run(asyncio.wait_for(scenario, 240))
 
 
 def test_replicas_are_bit_equal_and_the_books_balance(mosquitto):
@@ -111,7 +112,7 @@ def test_a_client_that_was_away_for_fifty_rounds_catches_up(mosquitto):
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 def test_a_broker_that_restarts_interrupts_and_nothing_else(mosquitto, kill):
     async def scenario():
-        federation = Federation(mosquitto.port, Plan(rounds=40, least=4, grace=0.5, deadline=5.0))
+        federation = Federation(mosquitto.port, Plan(rounds=40, least=4, grace=0.5, deadline=30.0))
         federation.serve()
         for i in range(4):
             federation.join(i)
@@ -148,7 +149,8 @@ def test_duplicates_are_counted_once(mosquitto):
         await federation.end()
         echoing.cancel()
         refused = federation.stats.refused
-        assert refused["duplicate"] + refused["late"] >= 30
+        assert refused["duplicate"] + refused["late"] + refused["rate"] >= 30
+        assert not refused["garbage"] + refused["foreign"]
         assert federation.stats.counted == 90
 
     play(scenario())
@@ -242,6 +244,10 @@ class Witness:
         while len(self.ledger.broadcasts) < round:
             await asyncio.sleep(0.02)
 
+    async def upload(self, i: int, since: int) -> None:
+        while not any(j == i and round >= since for j, round in self.ledger.uploads):
+            await asyncio.sleep(0.02)
+
 
 class Processes:
     """Servers and clients in processes that end with the test."""
@@ -315,16 +321,21 @@ def test_a_client_that_is_killed_mid_round_does_not_hold_it_up_and_comes_back(mo
             processes.start("server", 250)
             for i in range(4):
                 processes.start(f"client-{i}", i, 0.05)  # most of the time it is training
-            for at in (10, 70):
-                await witness.until(at)
+            for _ in range(2):
+                await witness.until(len(witness.ledger.broadcasts) + 8)
                 processes.kill("client-2")
                 processes.kill("client-3")
-                await witness.until(at + 4)
+                killed = len(witness.ledger.broadcasts)
+                await witness.until(killed + 4)  # the others go on
+                (tmp_path / "slow").touch()
                 processes.start("client-2", 2, 0.05)
                 processes.start("client-3", 3, 0.05)
+                await witness.upload(2, killed + 4)
+                await witness.upload(3, killed + 4)
+                (tmp_path / "slow").unlink()
             await processes.wait()
         await witness.until(250)
         listening.cancel()
-        audit(witness, tmp_path, range(4))
+        audit(witness, tmp_path, range(4), killed=frozenset({2, 3}))
 
     play(scenario())

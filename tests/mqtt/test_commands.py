@@ -18,10 +18,10 @@ pytest.importorskip("sklearn")
 pytest.importorskip("aiomqtt")
 
 import torch
+from brokers import MOSQUITTO, free_port
 from test_experiments_over_mqtt import locally
 from typer.testing import CliRunner
 
-from conftest import MOSQUITTO, free_port
 from fedtern import DurableServer, Environment, Store
 from fedtern.cli import app
 from fedtern.experiments import Experiment

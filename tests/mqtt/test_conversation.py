@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import numpy as np
@@ -18,7 +19,7 @@ from ledger import (
 )
 
 from fedtern import Client, RemoteProtocolError, Server, stc
-from fedtern.mqtt import Coordinator, Limits, Member, Plan, Sample
+from fedtern.mqtt import Broker, Coordinator, Limits, Member, Plan, Sample, join, serve
 from fedtern.mqtt.topics import Announcement, Parcel, Publish, Topics, write_ask, write_upload
 
 TOPICS = Topics(FEDERATION)
@@ -406,3 +407,98 @@ def test_whatever_a_network_does_rounds_go_on_and_nothing_is_lost(seed):
         data = server.catch_up(member.client.client_id, member.client.round)
         member.client.receive(data)
     network.ledger.check(server, [member.client for member in network.members])
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Plan(deadline=0), "deadline must be positive, got 0"),
+        (lambda: Plan(quorum=0), "quorum must be at least 1, got 0"),
+        (lambda: Plan(least=-1), "least must be at least 1, got -1"),
+        (lambda: Plan(rounds=0), "rounds must be at least 1, got 0"),
+        (lambda: Plan(grace=-1), "grace must not be negative, got -1"),
+        (Sample, "give a size or a share, got None and None"),
+        (lambda: Sample(size=0), "size must be at least 1, got 0"),
+        (lambda: Sample(share=1.5), r"share must be in \(0, 1\], got 1.5"),
+        (lambda: Limits(rate=0), "rate must be at least 0.001, got 0"),
+        (lambda: Limits(packet_bytes=10), "packet_bytes must be at least 256, got 10"),
+        (lambda: Member(new_client(0), examples=0), "examples must be at least 1, got 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_by_name(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make()
+
+
+def test_a_server_keeps_track_of_so_many_clients_and_no_more():
+    coordinator, _ = begun(Plan(), limits=Limits(clients=CLIENTS, burst=2, rate=1.0))
+    for i in range(100, 200):
+        coordinator.heard("alive", i, b"\1", 2.0)
+    assert coordinator.presence.here == set(range(CLIENTS))
+    assert coordinator.stats.refused["rate"] + CLIENTS >= 100
+    coordinator.heard("up", 0, b"noise", 50.0)  # those who were quiet are forgotten, not refused
+    assert coordinator.stats.refused["garbage"] == 1
+
+
+def test_a_share_of_those_present_is_called():
+    assert len(Sample(share=0.25).choose(0, range(20))) == 5
+    assert Sample(share=0.01).choose(3, [8]) == [8]
+    assert Sample(size=3, seed=1).choose(5, range(50)) == Sample(size=3, seed=1).choose(
+        5, range(50)
+    )
+    assert Sample(size=3, seed=1).choose(5, range(50)) != Sample(size=3, seed=2).choose(
+        5, range(50)
+    )
+
+
+def test_an_upload_may_be_limited_to_less_than_the_model():
+    assert Limits(upload_bytes=500).longest_upload(TERMS.layout) == 500
+    coordinator, call = begun(Plan(), limits=Limits(upload_bytes=20))
+    (member,) = members(coordinator, call, [0])
+    coordinator.heard("up", 0, upload(member.client), 2.0)
+    assert coordinator.stats.refused["size"] == 1
+    assert coordinator.server.uploaded == frozenset()
+
+
+def test_what_training_made_of_nothing_finite_is_not_sent_and_the_client_goes_on(mosquitto):
+    """A client whose training fails in a round takes part in the next."""
+
+    async def scenario():
+        def train(weights, round):
+            return weights * np.nan if round == 1 else trainer(0)(weights, round)
+
+        broker, server, client = Broker("127.0.0.1", mosquitto.port), new_server(), new_client(0)
+        plan = Plan(deadline=0.5, rounds=4, grace=0.1)
+        other = join(new_client(1), trainer(1), broker)
+        await asyncio.wait_for(
+            asyncio.gather(serve(server, broker, plan), join(client, train, broker), other), 60
+        )
+        assert client.weights.tobytes() == server.weights.tobytes()
+
+    asyncio.run(scenario())
+
+
+def test_training_may_be_a_coroutine(mosquitto):
+    async def train(weights, round):
+        await asyncio.sleep(0)
+        return trainer(0)(weights, round)
+
+    async def scenario():
+        broker, server, client = Broker("127.0.0.1", mosquitto.port), new_server(), new_client(0)
+        moved, rounds = [], []
+
+        async def on_round(coordinator):
+            rounds.append(coordinator.server.round)
+
+        await asyncio.wait_for(
+            asyncio.gather(
+                serve(server, broker, Plan(rounds=3, grace=0.1), on_round=on_round),
+                join(client, train, broker, on_round=lambda member: moved.append(1)),
+            ),
+            60,
+        )
+        assert rounds == [1, 2, 3]
+        assert len(moved) == 3
+        assert client.weights.tobytes() == server.weights.tobytes()
+
+    asyncio.run(scenario())

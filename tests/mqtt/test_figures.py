@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from conftest import MOSQUITTO
+from brokers import MOSQUITTO
 
 ROOT = Path(__file__).parents[2]
 

@@ -43,5 +43,5 @@ def test_the_units_use_options_that_the_commands_have():
     for name in ("serve", "join"):
         unit = (ROOT / f"examples/mqtt/fedtern-{name}.service").read_text()
         shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"}).stdout
-        for option in re.findall(r" (--[a-z-]+)", unit.partition("EnvironmentFile")[0]):
+        for option in re.findall(r" (--[a-z-]+)", unit.partition("ExecStart")[2]):
             assert option in shown

@@ -13,14 +13,15 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import aiomqtt
 import pytest
+from brokers import MOSQUITTO, Mosquitto, running
 from ledger import FEDERATION, Ledger, new_client, new_server, trainer
 
-from conftest import MOSQUITTO, Mosquitto, running
 from fedtern.mqtt import Broker, Plan, Sample, Stats, join, serve
 from fedtern.mqtt.broker import BrokerError
 from fedtern.mqtt.topics import Topics, write_upload
+
+aiomqtt = pytest.importorskip("aiomqtt")
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "mqtt"
 TOPICS = Topics(FEDERATION)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedtern.cli.errors import one_sentence
-from fedtern.cli.mqtt import _log, _run
+from fedtern.cli.mqtt import run_to_the_end, set_up_log
 from fedtern.cli.session import command_line
 from fedtern.engines.local import Round
 from fedtern.environment import Environment
@@ -53,8 +53,8 @@ def over_mqtt(
             raise FedternError(
                 f"{out / 'run'} is there already: remove it, or choose another --out"
             )
-        _log(verbose=False)
-        _run(_play(experiment, port, out))
+        set_up_log(verbose=False)
+        run_to_the_end(_play(experiment, port, out))
         written = write_report([out / "run"], out / "report.html").resolve()
     typer.echo(f"report: {written}")
 
@@ -68,35 +68,53 @@ async def _play(experiment: Experiment, port: int, out: Path) -> None:
         )
         cohorts = Sample(size=max(round(0.6 * present), 1), seed=experiment.seed)
         plan = Plan(cohorts, deadline=10.0, least=present, rounds=host.rounds)
-        with _processes(wire.port, present), screen.console.status("clients are starting"):
-            await serve(
-                host.server,
-                Broker("127.0.0.1", port),
-                plan,
-                stats=host.stats,
-                about=describe(experiment),
-                on_round=host.moved,
+        with _processes(wire.port, present) as running, screen.console.status("learning"):
+            serving = asyncio.ensure_future(
+                serve(
+                    host.server,
+                    Broker("127.0.0.1", port),
+                    plan,
+                    stats=host.stats,
+                    about=describe(experiment),
+                    on_round=host.moved,
+                )
             )
+            try:
+                while not (await asyncio.wait({serving}, timeout=0.5))[0]:
+                    _check(running)
+            finally:
+                serving.cancel()
+            await serving
         await asyncio.sleep(0.1)  # for the last farewells to be counted
         screen.console.print(_table(host, wire))
 
 
 @contextmanager
-def _processes(port: int, count: int) -> Iterator[None]:
+def _processes(port: int, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Clients that end with the demonstration, however it ends."""
     join = [sys.executable, "-m", "fedtern", "join", "--federation", NAME]
-    running = []
+    running: list[subprocess.Popen[bytes]] = []
     try:
         for i in range(count):
             command = [*join, "--client", str(i), "--broker", f"mqtt://127.0.0.1:{port}"]
             quiet = subprocess.DEVNULL
             running.append(subprocess.Popen(command, stdout=quiet, stderr=quiet))
-        yield
+        yield running
     finally:
         for process in running:
             process.terminate()
         for process in running:
             process.wait()
+
+
+def _check(running: list[subprocess.Popen[bytes]]) -> None:
+    """Nobody waits for a client that could not start."""
+    for i, process in enumerate(running):
+        if process.poll():
+            raise FedternError(
+                f"client {i} ended with exit code {process.returncode}: see what"
+                f" `fedtern join --client {i} --federation {NAME}` says"
+            )
 
 
 class _Screen:

@@ -45,13 +45,14 @@ def _broker(url: str, ca: Path | None, cert: Path | None, key: Path | None) -> B
     return Broker.parse(url, password=password, ca=ca, certificate=cert, key=key)
 
 
-def _log(verbose: bool) -> None:
+def set_up_log(verbose: bool) -> None:
+    """Log lines with their time, on the standard error output."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("fedtern.mqtt").setLevel(logging.DEBUG if verbose else logging.INFO)
     logging.getLogger("fedtern.mqtt.paho").setLevel(logging.CRITICAL)  # we say it ourselves
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
+def run_to_the_end(work: Coroutine[Any, Any, None]) -> None:
     """Run until it is done; Ctrl-C and SIGTERM end it in good order."""
 
     async def interruptible() -> None:
@@ -100,7 +101,7 @@ def serve_command(
         experiment = options.experiment(task, method, strict=True)
         place = _broker(broker, ca, cert, key)
         Topics(federation)  # or its name cannot be used
-        _log(verbose)
+        set_up_log(verbose)
         torch.set_num_threads(options.threads)
         kept = None if store is None else stack.enter_context(Store(store))
         host = Host(
@@ -120,7 +121,7 @@ def serve_command(
         until = None if exact else deadline
         plan = Plan(cohorts, deadline=until, quorum=quorum, least=least, rounds=host.rounds)
         stack.enter_context(exported(host.stats, federation, metrics_port, metrics_address))
-        _run(
+        run_to_the_end(
             serve(
                 host.server,
                 place,
@@ -161,7 +162,7 @@ def join_command(
     with one_sentence(), ExitStack() as stack:
         place = _broker(broker, ca, cert, key)
         Topics(federation)  # or its name cannot be used
-        _log(verbose)
+        set_up_log(verbose)
         torch.set_num_threads(1)  # or its bits would be others than the local engine's
         kept = None if store is None else stack.enter_context(Store(store))
 
@@ -171,4 +172,4 @@ def join_command(
             one = Participant(experiment, dataset, client, federation, store=kept, device=device)
             await join(one.client, one.train, place, examples=one.examples, on_upload=one.uploaded)
 
-        _run(take_part())
+        run_to_the_end(take_part())

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 
-from fedtern.errors import DecodeError, DuplicateUpload, LateUpload, RemoteProtocolError
+from fedtern.errors import DecodeError, RemoteProtocolError
 from fedtern.mqtt.limits import Allowance, Limits
 from fedtern.mqtt.plan import Plan
 from fedtern.mqtt.presence import Presence
-from fedtern.mqtt.stats import Stats
+from fedtern.mqtt.stats import Stats, reason_of
 from fedtern.mqtt.topics import (
     ALIVE,
     ASK,
@@ -50,7 +50,8 @@ class Coordinator:
         self.topics = Topics(core.federation)
         self.presence = Presence(self.limits.clients)
         self._allowance = Allowance(self.limits)
-        self._called = _NOBODY  # whose uploads this round waits for
+        self._called = _NOBODY
+        self._missing: set[int] = set()  # who of them has not uploaded yet
         self._calling = False  # whether anybody was called to this round
         self._since = 0.0  # when that was
         self._earliest = 0.0  # before which nobody is called
@@ -83,6 +84,7 @@ class Coordinator:
         cohort = self.server.cohort
         if not self._calling and cohort and not self.ended:  # it was called by another process
             self._calling, self._called = True, cohort
+            self._missing = set(cohort - self.server.uploaded)
         self._since = now
         if self.server.round == 0 and not self._calling:
             return []
@@ -110,7 +112,8 @@ class Coordinator:
 
     def _refuse(self, reason: str, client: int, why: object) -> None:
         self.stats.refused[reason] += 1
-        usual = reason in ("duplicate", "late", "not called")
+        # A network does these by itself; and who floods a server should not flood its log.
+        usual = reason in ("duplicate", "late", "not called", "rate")
         log.log(logging.DEBUG if usual else logging.WARNING, "refused client %s: %s", client, why)
 
     def _upload(self, client: int, payload: bytes) -> None:
@@ -122,12 +125,13 @@ class Coordinator:
                     raise RemoteProtocolError(f"not called to round {self.server.round}")
                 self.server.receive(client, data, examples)
         except (DecodeError, RemoteProtocolError) as error:
-            reason = _reason(error, barred)
+            reason = reason_of(error, barred)
             self._refuse(reason, client, error)
             if reason in ("garbage", "foreign"):
                 return
         else:
             self._allowance.refund(client)
+            self._missing.discard(client)
         self.presence.heard(client)
 
     def _catch_up(self, client: int, payload: bytes) -> list[Publish]:
@@ -155,26 +159,34 @@ class Coordinator:
         if not self._calling:
             return self._call(now) if now >= self._earliest else []
         late = self.plan.deadline is not None and now >= self._since + self.plan.deadline
-        if self._awaited() and not late:
+        if self._awaiting() and not late:
             return []
         if len(self.server.uploaded) >= self.plan.quorum:
             return self._finish(now)
         # Too few, and nobody else to wait for: those who left may be back before the deadline.
         return self._finish(now) if late and self._choose() else []
 
-    def _awaited(self) -> frozenset[int]:
-        """Whose uploads may still come."""
-        awaited = self._called - self.server.uploaded
-        return awaited if self.plan.deadline is None else awaited - self.presence.left
+    def _awaiting(self) -> bool:
+        """Whether an upload may still come."""
+        # Asked with every message, so not by making sets.
+        if self.plan.deadline is None or not self._missing:
+            return bool(self._missing)
+        return not self._missing <= self.presence.left
+
+    def _enough(self) -> bool:
+        return len(self.presence.here) - len(self.presence.silent) >= self.plan.least
 
     def _choose(self, ahead: int = 1) -> frozenset[int]:
-        """The cohort of a round to come, if enough are present."""
+        """The cohort of a round to come, if enough are present or it does not matter who is."""
+        if not self.plan.cohorts.regardless and not self._enough():
+            return _NOBODY
         available = self.presence.available
-        cohort = frozenset(self.plan.cohorts.choose(self.server.round + ahead, available))
-        return cohort if max(len(available), len(cohort)) >= self.plan.least else _NOBODY
+        return frozenset(self.plan.cohorts.choose(self.server.round + ahead, available))
 
     def _call(self, now: float) -> list[Publish]:
         """Call a cohort to a round that has none, if enough are present."""
+        if not self._enough():
+            return []
         if self.server.cohort is not None:
             # Nobody could upload to this one: a round without uploads takes its place.
             return self._finish(now) if self._choose() else []
@@ -185,6 +197,7 @@ class Coordinator:
 
     def _begin(self, cohort: frozenset[int], now: float) -> None:
         self._calling, self._called, self._since = bool(cohort), cohort, now
+        self._missing = set(cohort - self.server.uploaded)
         self.presence.left.clear()
         self.stats.cohort = len(cohort)
         log.debug("round %s: called %s of %s", self.server.round, len(cohort), self.stats.present)
@@ -226,14 +239,3 @@ class Coordinator:
         payload = Announcement(message, self.plan.deadline, self.ended).write()
         self.stats.announced_bytes += len(payload)
         return Publish(self.topics.round, payload, qos=1, retain=True)
-
-
-def _reason(error: DecodeError | RemoteProtocolError, barred: bool) -> str:
-    """Why an upload was refused, by the name that statistics have for it."""
-    if isinstance(error, DuplicateUpload):
-        return "duplicate"
-    if isinstance(error, LateUpload):
-        return "late"
-    if isinstance(error, DecodeError) or isinstance(error.__cause__, DecodeError):
-        return "garbage"
-    return "not called" if barred else "foreign"

@@ -19,8 +19,13 @@ class Cohorts(Protocol):
         """Whether those who come later may take part in a round as well."""
         ...
 
+    @property
+    def regardless(self) -> bool:
+        """Whether it does not matter who is present."""
+        ...
+
     def choose(self, round: int, present: Sequence[int]) -> Sequence[int]:
-        """The clients of a round, of those who are present; nobody to wait for others."""
+        """The clients of a round; nobody to wait for others."""
         ...
 
 
@@ -29,6 +34,7 @@ class Everybody:
     """All who are present, and who comes while a round is open."""
 
     open: bool = field(default=True, init=False)
+    regardless: bool = field(default=False, init=False)
 
     def choose(self, round: int, present: Sequence[int]) -> Sequence[int]:
         """All of them."""
@@ -47,6 +53,7 @@ class Sample:
     share: float | None = None
     seed: int = 0
     open: bool = field(default=False, init=False)
+    regardless: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         if (self.size is None) == (self.share is None):
@@ -72,6 +79,7 @@ class Scheduled:
     environment: Environment
     seed: int = 0
     open: bool = field(default=False, init=False)
+    regardless: bool = field(default=True, init=False)
 
     def choose(self, round: int, present: Sequence[int]) -> Sequence[int]:
         """The round's cohort."""

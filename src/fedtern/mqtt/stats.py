@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fedtern.engines.meter import Phase
+from fedtern.errors import DecodeError, DuplicateUpload, LateUpload, RemoteProtocolError
 
 PHASES = ("waiting", "decode", "aggregate", "catch-up", "publish")
 REASONS = ("duplicate", "late", "not called", "garbage", "foreign", "size", "rate")
@@ -35,3 +36,14 @@ class Stats:
     def phase(self, name: str) -> Phase:
         """Time what happens inside."""
         return Phase(self.seconds, name)
+
+
+def reason_of(error: DecodeError | RemoteProtocolError, barred: bool) -> str:
+    """Why an upload was refused, by the name that statistics have for it."""
+    if isinstance(error, DuplicateUpload):
+        return "duplicate"
+    if isinstance(error, LateUpload):
+        return "late"
+    if isinstance(error, DecodeError) or isinstance(error.__cause__, DecodeError):
+        return "garbage"
+    return "not called" if barred else "foreign"
