@@ -137,10 +137,10 @@ class Processes:
                 raise TimeoutError(f"waited {seconds:g} s for {what} in vain\n{last}")
             time.sleep(0.2)
 
-    def kill(self, name: str, *, alone: bool = False) -> None:
-        """End a process at once and without a word (SIGKILL), with or without those it started."""
+    def kill(self, name: str) -> None:
+        """End a process at once and without a word (SIGKILL), with those it started."""
         process = self.running.pop(name)
-        for pid in [process.pid, *([] if alone else descendants(process.pid))]:
+        for pid in [process.pid, *descendants(process.pid)]:
             _signal(pid, signal.SIGKILL)
         process.wait()
 
