@@ -35,7 +35,7 @@ def client_app(task_name: str) -> ClientApp:
         import tasks  # the actors', each of which keeps a model and the data
 
         task, model, examples = tasks.prepared(task_name)
-        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         mine = np.arange(int(context.node_config["partition-id"]), len(examples), CLIENTS)
         rng = np.random.default_rng()
         inputs, labels = examples.batch(rng.choice(mine, BATCH), lambda: rng)
@@ -43,11 +43,9 @@ def client_app(task_name: str) -> ClientApp:
         sgd.zero_grad()
         functional.cross_entropy(model(inputs), labels).backward()  # type: ignore[no-untyped-call]
         sgd.step()
-        content = {
-            "arrays": ArrayRecord(model.state_dict()),
-            "metrics": MetricRecord({"num-examples": BATCH}),
-        }
-        return Message(content=RecordDict(content), reply_to=message)
+        content = RecordDict({"arrays": ArrayRecord(model.state_dict())})
+        content["metrics"] = MetricRecord({"num-examples": BATCH})
+        return Message(content=content, reply_to=message)
 
     app = ClientApp()
     app.train()(train)

@@ -116,6 +116,8 @@ def compare(name: str, options: Options) -> Rows:
     loops = [Loop(task, dataset, cores, 1)]
     if cores > 1:
         loops.append(Loop(task, dataset, 1, cores))
+    convolves = any(isinstance(part, torch.nn.Conv2d) for part in task.build(0).modules())
+    others = [Loop(task, dataset, cores, 1, pixels=True)] if convolves else []
     federation = federate(task, dataset, stc(), Environment(), sgd, seed=0)
 
     def ours(rounds: int) -> None:
@@ -129,11 +131,9 @@ def compare(name: str, options: Options) -> Rows:
         # Until most clients have taken part once: what they leave behind is then in memory.
         ours(2 if options.quick else 25)
         trials = [_trial(limit(loop)) for loop in loops]
-        limits = [loops[int(np.argmax(trials))]]
-        if any(isinstance(part, torch.nn.Conv2d) for part in task.build(0).modules()):
-            best = limits[0]
-            limits.append(Loop(task, dataset, best.processes, best.threads, pixels=True))
-            _trial(limit(limits[1]))
+        limits = [loops[int(np.argmax(trials))], *others]
+        for loop in others:
+            _trial(limit(loop))
         plays = [ours, *map(limit, limits)]
         seconds, turns = (QUICK_SECONDS, 2) if options.quick else (SECONDS, 7)
         rounds = max(round(seconds * max(trials)), 2)
@@ -151,8 +151,8 @@ def compare(name: str, options: Options) -> Rows:
         for loop, speed in zip(loops, trials, strict=True)
         if loop not in limits
     ]
-    for loop, speed, cost in zip(limits, speeds[1:], costs[1:], strict=True):
-        ratios = [a / b for a, b in zip(speeds[0], speed, strict=True)]
+    for loop, theirs, cost in zip(limits, speeds[1:], costs[1:], strict=True):
+        ratios = [a / b for a, b in zip(speeds[0], theirs, strict=True)]
         notes = [
             remark,
             *tried,
@@ -164,7 +164,7 @@ def compare(name: str, options: Options) -> Rows:
             name,
             f"{kind}, processes x threads = {loop.processes} x {loop.threads}",
             statistics.median(speeds[0]),
-            statistics.median(speed),
+            statistics.median(theirs),
             "rounds/s",
             Target(">=", TARGETS[name]) if name in TARGETS and not loop.pixels else None,
             "; ".join(filter(None, notes)),

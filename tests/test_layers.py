@@ -29,15 +29,16 @@ ABOVE = (
     ("training",),
     ("engines",),
     ("experiments", "inspection", "report"),
-    ("reproduce",),
+    ("reproduce", "advice"),
     ("",),
-    ("mqtt",),
+    ("flower", "mqtt"),
     ("cli",),
     ("__main__",),
 )
 RANK = {name: rank for rank, layer in enumerate(CORE + ABOVE) for name in layer}
 LAST_OF_THE_CORE = len(CORE) - 1
-TORCH_FREE = {"data", "environment", "store", "inspection", "report"}
+TORCH_FREE = {"data", "environment", "store", "inspection", "report", "advice"}
+TORCH = ("torch", "fedtern.training", "fedtern.engines.local", "fedtern.engines.simulation")
 NO_IO = {"os", "pathlib", "io", "time", "datetime", "logging", "random", "socket", "tempfile"}
 
 
@@ -86,6 +87,18 @@ def test_torch_is_imported_where_models_are_trained_and_nowhere_else():
     for name, path in modules():
         if name in TORCH_FREE:
             assert not any(target.startswith("torch") for target in imports(path)), path
+
+
+def test_flower_is_imported_by_the_package_that_is_for_it_and_nowhere_else():
+    for name, path in modules():
+        if name != "flower":
+            assert not any(target.partition(".")[0] == "flwr" for target in imports(path)), path
+
+
+def test_flower_apps_do_not_need_torch():
+    for name, path in modules():
+        if name == "flower" and not path.name.startswith("engine"):
+            assert not any(target.startswith(TORCH) for target in imports(path)), path
 
 
 def test_mqtt_is_imported_by_the_package_that_is_for_it_and_nowhere_else():

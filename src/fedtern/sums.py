@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +83,7 @@ def _tally(updates: Sequence[Signs]) -> Tally:
 
 def _series(updates: Sequence[Sparse | Ternary]) -> Series:
     turns, size = len(updates), updates[0].size
-    ends = np.cumsum([u.indices.size for u in updates])
+    ends = np.array(list(accumulate(u.indices.size for u in updates)), np.int64)
     count = int(ends[-1])
     touches = np.empty(count, np.int64), np.empty(count, np.int32), np.empty(count, np.float32)
     indices = np.concatenate([u.indices for u in updates])
@@ -90,5 +91,5 @@ def _series(updates: Sequence[Sparse | Ternary]) -> Series:
     merge_touches(indices, values, ends, size, *touches)
     ternary = [u for u in updates if isinstance(u, Ternary)]
     same = len(ternary) == turns and len({u.mus.size for u in ternary}) == 1
-    mus = np.stack([u.mus for u in ternary]) if same else None
+    mus = np.concatenate([u.mus for u in ternary]).reshape(turns, -1) if same else None
     return Series(size, turns, *touches, mus)

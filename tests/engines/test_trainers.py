@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from fedtern import METHODS, Environment, FedternError, sgd, stc  # noqa: E402
-from fedtern.data import Dataset  # noqa: E402
+from fedtern.data import Dataset, Split  # noqa: E402
 from fedtern.engines.simulation import federate, simulate  # noqa: E402
 from fedtern.engines.trainers import choose_trainer  # noqa: E402
 from fedtern.engines.workers import ParallelTraining  # noqa: E402
@@ -109,6 +109,20 @@ def test_other_models_are_no_stacks(name):
     assert not StackTraining.suits(local(NO_STACKS[name]))
 
 
+def test_a_stack_learns_the_same_bits_whoever_else_is_in_the_cohort():
+    """A node of a real federation trains alone."""
+    torch.set_num_threads(1)
+    one = local(perceptron, 3)
+    # Data for epochs that end in batches of different lengths.
+    one.split = Split(tuple(np.arange(n) for n in (20, 9, 15, 5, 11, 7)))
+    stack, weights = StackTraining(one), one.model.weights
+    for position in (0, 1, 2):
+        cohort = [Job(client, position) for client in range(6)]
+        for job, together in zip(cohort, stack.train(weights, cohort), strict=True):
+            (alone,) = stack.train(weights, [job])
+            assert np.array_equal(alone.delta, together.delta)
+
+
 def test_what_is_augmented_is_no_stack():
     assert StackTraining.suits(local(perceptron))
     assert not StackTraining.suits(local(perceptron, augment=CropFlip()))
@@ -143,6 +157,7 @@ def test_a_worker_that_dies_is_one_sentence():
     many = ParallelTraining(local(convolution), 2)
     weights = many.local.model.weights
     os.kill(many._workers[1].process.pid, signal.SIGKILL)
+    many._workers[1].process.join()
     with pytest.raises(FedternError, match=r"a worker process has died .* --workers 0"):
         list(many.train(weights, jobs(weights.size, velocity=False)))
     many.close()

@@ -177,8 +177,7 @@ def test_duplicates_are_counted_once(mosquitto):
         await federation.end()
         echoing.cancel()
         refused = federation.stats.refused
-        assert refused["duplicate"] + refused["rate"] >= 20
-        assert refused["duplicate"] >= 5
+        assert refused["duplicate"] >= 20
         assert not refused["garbage"] + refused["foreign"]
         assert federation.stats.counted == 90
 

@@ -176,6 +176,20 @@ def test_a_client_that_sends_too_often_is_not_listened_to_for_a_while():
     assert coordinator.stats.refused["garbage"] == 5
 
 
+def test_a_network_that_repeats_every_upload_throttles_nobody_however_fast_rounds_are():
+    coordinator, news = begun(Plan(), clients=[0, 1], limits=Limits(rate=0.001, burst=3))
+    both = members(coordinator, news, [0, 1])
+    for _ in range(50):
+        for member in both:
+            payload = upload(member.client)
+            (*_, news) = coordinator.heard("up", member.client.client_id, payload, 2.0) or [news]
+            coordinator.heard("up", member.client.client_id, payload, 2.0)
+        for member in both:
+            member.heard(news.topic, news.payload, 2.0)
+    assert coordinator.server.round == 50
+    assert coordinator.stats.refused["rate"] == 0
+
+
 def test_uploads_that_are_accepted_cost_nothing():
     plan, limits = Plan(Sample(size=1)), Limits(rate=0.001, burst=2)
     coordinator, news = begun(plan, clients=[0], limits=limits)

@@ -34,6 +34,21 @@ def forgets(method: Method) -> bool:
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
 
+@every_method
+def test_a_delta_makes_the_upload_that_new_weights_make(method):
+    _, (one, other, *_) = pair(method)
+    other.client_id = other._uplink.client_id = one.client_id
+    new = trained(one, 3)
+    delta = np.asarray(new, np.float32) - one.weights
+    kept = delta.copy()
+    assert one.send(new) == other.send_delta(delta)
+    assert np.array_equal(delta, kept)  # it is the caller's
+    with pytest.raises(LocalProtocolError, match="has made its upload"):
+        other.send_delta(delta)
+    with pytest.raises(ValueError, match="delta have shape"):
+        Client(9, method, one.terms.layout, one.weights).send_delta(delta[1:])
+
+
 def play(server: Server, clients: list[Client], cohort: list[int], seed: int = 0):
     """One round in which nothing goes wrong."""
     for i in cohort:

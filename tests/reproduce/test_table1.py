@@ -140,7 +140,7 @@ def test_what_failed_is_said_with_an_exit_code_and_missing_from_the_table(tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["tabel1"], "there is no artefact 'tabel1'; did you mean table1?"),
+        (["tabel1"], "there is no artefact 'tabel1'; did you mean table1 or table4?"),
         (["table1", "--task", "logistic"], "there is no task 'logistic'"),
         (["table1", "--method", "std"], "there is no method 'std'; did you mean stc"),
         (["table1", "--seeds", "0"], "seeds must be at least 1, got 0"),

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fedtern import __version__
+from fedtern.cli.advise import advise
 from fedtern.cli.bench import bench
 from fedtern.cli.errors import one_sentence
 from fedtern.cli.inspect import inspect_command
@@ -83,4 +84,5 @@ def report(
 
 
 app.command("bench")(bench)
+app.command("advise")(advise)
 app.command("inspect")(inspect_command)

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from fedtern.cli.progress import summary
 from fedtern.experiments import Experiment
 from fedtern.reproduce import Results
+from fedtern.reproduce.estimates import Pace
 
 _HEARTBEAT = 60.0  # seconds without a word, where there is no bar
 
@@ -26,25 +27,26 @@ class GridWatch:
     ) -> None:
         self.total, self.results, self.quiet = total, results, quiet
         self.ready = total - len(missing)
-        self._iterations = {cell.digest: results.reached(cell) for cell in missing}
-        self._before = sum(self._iterations.values())
-        self._all = sum(cell.iterations for cell in missing)
+        pace = Pace.measured(results)
+        # Time goes by what runs cost: an iteration of one may be a hundred of another.
+        self._cost = {cell.digest: pace.seconds(cell) for cell in missing}
+        self._share = {cell.digest: results.reached(cell) / cell.iterations for cell in missing}
+        self._before = self._done()
         self._running: dict[str, str] = {}
+        self._tasks = {cell.task for cell in missing}
         self._begin = self._said = time.monotonic()
         self._live = sys.stderr.isatty() and not quiet
         self._bar = Progress(
             TextColumn("{task.percentage:>3.0f}%"),
             BarColumn(bar_width=10),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} iterations"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[state]}"),
             console=Console(stderr=True),
             disable=not (self._live and missing),
             speed_estimate_period=600,
         )
-        self._task = self._bar.add_task(
-            "", total=self._all, completed=self._before, state=self._state()
-        )
+        self._task = self._bar.add_task("", total=sum(self._cost.values()), state=self._state())
+        self._bar.update(self._task, completed=self._before)
 
     def __enter__(self) -> GridWatch:
         self._bar.start()
@@ -55,12 +57,12 @@ class GridWatch:
 
     def started(self, cell: Experiment) -> None:
         """A worker has been given a cell."""
-        self._running[cell.digest] = cell.title
+        self._running[cell.digest] = self._name(cell)
         self._show()
 
     def moved(self, cell: Experiment, iteration: int) -> None:
         """A cell has come so far."""
-        self._iterations[cell.digest] = min(iteration, cell.iterations)
+        self._share[cell.digest] = min(iteration / cell.iterations, 1.0)
         self._show()
         if time.monotonic() - self._said > _HEARTBEAT:
             self._say(f"{self._state()}, {self._left()}")
@@ -69,12 +71,15 @@ class GridWatch:
         """A cell is finished, was stopped, or failed."""
         self._running.pop(cell.digest, None)
         if error is not None:
-            self._say(f"{cell.title} failed: {error}")
+            self._say(f"{self._name(cell)} failed: {error}")
         elif rounds := self.results.rounds(cell):
             self.ready += 1
-            self._iterations[cell.digest] = cell.iterations
-            self._say(f"{self.ready}/{self.total}  {cell.title}: {summary(rounds[-1])}")
+            self._share[cell.digest] = 1.0
+            self._say(f"{self.ready}/{self.total}  {self._name(cell)}: {summary(rounds[-1])}")
         self._show()
+
+    def _name(self, cell: Experiment) -> str:
+        return f"{cell.task} {cell.title}" if len(self._tasks) > 1 else cell.title
 
     def _state(self) -> str:
         running = f": {', '.join(self._running.values())}" if self._running else ""
@@ -82,15 +87,17 @@ class GridWatch:
 
     def _left(self) -> str:
         """How long it will take from here, going by how long it took so far."""
-        done = sum(self._iterations.values())
+        done, total = self._done(), sum(self._cost.values())
         if done <= self._before:
             return "time left unknown"
-        seconds = (time.monotonic() - self._begin) * (self._all - done) / (done - self._before)
+        seconds = (time.monotonic() - self._begin) * (total - done) / (done - self._before)
         return f"about {timedelta(seconds=round(seconds))} left"
 
     def _show(self) -> None:
-        done = sum(self._iterations.values())
-        self._bar.update(self._task, completed=done, state=self._state())
+        self._bar.update(self._task, completed=self._done(), state=self._state())
+
+    def _done(self) -> float:
+        return sum(cost * self._share[digest] for digest, cost in self._cost.items())
 
     def _say(self, line: str) -> None:
         self._said = time.monotonic()

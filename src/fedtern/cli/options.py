@@ -14,6 +14,7 @@ import typer
 from fedtern.environment import Environment
 from fedtern.experiments import Experiment, parse_method
 from fedtern.experiments.experiment import complete
+from fedtern.experiments.runs import LOCAL
 
 
 def rate(text: str | float) -> float:
@@ -98,6 +99,9 @@ class Training(Splitting):
         ),
     ] = None
     threads: Annotated[int, typer.Option(min=1, help="Of torch, where there is one process.")] = 1
+    engine: Annotated[
+        str, typer.Option(help="local, or flower: its simulation on Ray, to the same bytes.")
+    ] = LOCAL
     as_json: AsJson = False
 
     def experiment(self, task: str, method: str, *, strict: bool) -> Experiment:
@@ -143,3 +147,16 @@ def takes(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., N
         return run
 
     return decorate
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Numbers with commas between them, each once.
+
+    >>> numbers("1, 2,1/4,2"), numbers("")
+    ((1.0, 2.0, 0.25), ())
+    """
+    parts = (part.strip() for part in text.split(","))
+    try:
+        return tuple(dict.fromkeys(float(Fraction(part)) for part in parts if part))
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"expected numbers like 1,2,10, got {text!r}") from None

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-import json
-import math
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table as RichTable
 
 from fedtern.cli import options as o
+from fedtern.cli.artefacts import choose, list_artefacts, make, show
+from fedtern.cli.claims import show_claims
 from fedtern.cli.errors import one_sentence
 from fedtern.cli.grid import GridWatch
 from fedtern.cli.session import checkpoint_seconds, command_line, interruptible
-from fedtern.errors import MissingExtraError
 from fedtern.experiments import Experiment
-from fedtern.names import look_up
-from fedtern.report.words import listed as listing
-from fedtern.reproduce import ARTEFACTS, Artefact, Results, Settings, Table, run_cells
-from fedtern.reproduce.outputs import write_pictures, write_table
+from fedtern.reproduce import Results, Settings, run_cells
 
 
 def reproduce(
-    artefact: Annotated[str | None, typer.Argument(help="What to make: see --list.")] = None,
+    artefact: Annotated[
+        str | None, typer.Argument(help="What to make: see --list, or `all` of it.")
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Say what there is, and end.")] = False,
-    task: Annotated[str, typer.Option(help="What to learn.")] = "logistic-mnist",
+    check: Annotated[
+        bool, typer.Option("--check", help="Hold finished runs against what the paper says.")
+    ] = False,
+    task: Annotated[
+        str | None,
+        typer.Option(help="What to learn. [default: logistic-mnist; for fig13 to fig16 all]"),
+    ] = None,
     method: Annotated[
         list[str] | None,
         typer.Option(help="Only these methods, and what they are compared with; repeat it."),
     ] = None,
+    values: Annotated[
+        str, typer.Option(help="Only these values of what a figure varies, like 1,2,10.")
+    ] = "",
+    place: Annotated[
+        list[str] | None, typer.Option(help="Only this panel, like 10/100 or iid; repeat it.")
+    ] = None,
+    momentum: Annotated[str, typer.Option(help="Only with this momentum, like 0 or 0,0.9.")] = "",
     seeds: Annotated[int, typer.Option(help="How many runs of each cell, from seed 0.")] = 1,
     quick: Annotated[bool, typer.Option(help="A tenth of the iterations.")] = False,
     iterations: Annotated[
@@ -48,42 +55,35 @@ def reproduce(
     as_json: o.AsJson = False,
 ) -> None:
     """Make a table or figure of the paper; runs that are finished are not repeated."""
-    if listed or artefact is None:
-        _list(as_json)
-        return
+    found = Results(out, data_dir)
     with one_sentence():
-        chosen = look_up(artefact, ARTEFACTS, "artefact")
-        settings = Settings(task, seeds, iterations, quick, tuple(method or ()))
-        cells, found = chosen.cells(settings), Results(out)
-        failed = _run(cells, found, workers, data_dir, quiet=as_json)
-        # Nothing at all is no reason to replace what an earlier command may have written.
-        if any(found.run(cell) for cell in cells):
-            made, written = _make(chosen, settings, found, results)
-            _show(chosen, settings, made, written, as_json)
+        if check:
+            show_claims(found, results, as_json)
+            return
+        settings = Settings(
+            task or Settings.task,
+            seeds,
+            iterations,
+            quick,
+            tuple(method or ()),
+            o.numbers(values),
+            tuple(place or ()),
+            o.numbers(momentum),
+        )
+        if listed or artefact is None:
+            list_artefacts(settings, task, found, workers, as_json)
+            return
+        chosen = choose(artefact, settings, task)
+        # All cells with one seed first: there is something to see early.
+        cells = sorted((c for each, its in chosen for c in each.cells(its)), key=lambda c: c.seed)
+        failed = _run(cells, found, workers, quiet=as_json)
+        made = [make(each, its, found, results) for each, its in chosen if found.any(each, its)]
+        show(made, as_json, alone=len(chosen) == 1)
     _complain(cells, failed)
 
 
-def _list(as_json: bool) -> None:
-    rows = [
-        {"artefact": each.name, "runs": len(each.cells(Settings())), "shows": each.about}
-        for each in ARTEFACTS.values()
-    ]
-    if as_json:
-        typer.echo(json.dumps({"artefacts": rows}))
-        return
-    table = RichTable(*rows[0], box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    _console().print(table)
-
-
 def _run(
-    cells: Sequence[Experiment],
-    found: Results,
-    workers: int | None,
-    data_dir: Path | None,
-    *,
-    quiet: bool,
+    cells: Sequence[Experiment], found: Results, workers: int | None, *, quiet: bool
 ) -> dict[str, str]:
     """Run what is missing and show how far it is; the errors of cells that failed."""
     missing = found.missing(cells)
@@ -93,7 +93,7 @@ def _run(
             missing,
             found.out,
             workers=workers,
-            data_dir=data_dir,
+            data_dir=found.data_dir,
             checkpoint_seconds=checkpoint_seconds(),
             command=command_line(),
             stopped=lambda: len(interrupts) > 0,
@@ -103,48 +103,6 @@ def _run(
         typer.echo("stopped; go on with the same command", err=True)
         raise typer.Exit(130)
     return failed
-
-
-def _make(
-    artefact: Artefact, settings: Settings, found: Results, directory: Path
-) -> tuple[Table, list[Path]]:
-    """Write what the runs amount to: the table, and pictures where they can be drawn."""
-    directory.mkdir(parents=True, exist_ok=True)
-    stem = directory / f"{artefact.name}-{settings.task}"
-    try:
-        pictures = write_pictures(artefact, settings, found, stem)
-    except MissingExtraError as error:
-        typer.echo(f"no picture: {error}", err=True)
-        pictures = []
-    made = artefact.table(settings, found)
-    if absent := [cell.title for cell in found.missing(artefact.cells(settings))]:
-        made = replace(
-            made, notes=[f"Missing, because they failed: {listing(absent)}.", *made.notes]
-        )
-    lead = f"{settings.note}\n\n```sh\n{command_line()}\n```"
-    return made, write_table(made, stem, lead=lead, pictures=pictures) + pictures
-
-
-def _show(
-    artefact: Artefact, settings: Settings, made: Table, written: list[Path], as_json: bool
-) -> None:
-    if as_json:
-        files = [str(path) for path in written]
-        # JSON has no infinity, which is how many times less nothing is.
-        rows = [{k: None if v == math.inf else v for k, v in row.items()} for row in made.values]
-        typer.echo(json.dumps({"artefact": artefact.name, "rows": rows, "files": files}))
-        return
-    typer.echo(f"{made.title}\n{settings.note}")
-    if made.shown:
-        table = RichTable(*made.shown[0], box=None, pad_edge=False)
-        for column in table.columns[1:]:
-            column.justify = "right"
-        for row in made.shown:
-            table.add_row(*row.values())
-        _console().print(table)
-    for note in made.notes:
-        typer.echo(f"- {note}")
-    typer.echo(f"written: {', '.join(map(str, written))}")
 
 
 def _complain(cells: Sequence[Experiment], failed: dict[str, str]) -> None:
@@ -157,8 +115,3 @@ def _complain(cells: Sequence[Experiment], failed: dict[str, str]) -> None:
         typer.echo(f"fedtern: {'; '.join(which)}: {sentence}", err=True)
     if failed:
         raise typer.Exit(1)
-
-
-def _console() -> Console:
-    # A pipe has no width of its own, and one line each is what a reader wants there.
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 160)

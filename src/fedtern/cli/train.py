@@ -14,12 +14,14 @@ from rich.console import Console
 from rich.table import Table
 
 from fedtern.cli import options as o
+from fedtern.cli.engines import engine
 from fedtern.cli.errors import one_sentence
 from fedtern.cli.progress import Watch, against_dense, pace, summary
 from fedtern.cli.session import checkpoint_seconds, command_line, interruptible
 from fedtern.engines.local import Round
 from fedtern.errors import MissingExtraError
 from fedtern.experiments import Experiment, open_run
+from fedtern.experiments.runs import LOCAL
 from fedtern.report import write_report
 
 
@@ -82,7 +84,8 @@ def _go(experiment: Experiment, options: o.Training, *, resume: bool) -> tuple[R
     except (AssertionError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"device {options.device!r} cannot be used: {reason}") from None
-    this = open_run(experiment, options.out, command=command_line())
+    make = engine(options.engine, experiment, options.data_dir, options.device)
+    this = open_run(experiment, options.out, command=command_line(), engine=options.engine)
     if this.finished():
         return this.rounds()[-1], this.path
     if this.checkpoint.exists() and not resume:
@@ -100,10 +103,12 @@ def _go(experiment: Experiment, options: o.Training, *, resume: bool) -> tuple[R
             checkpoint_seconds=checkpoint_seconds(),
             stopped=lambda: len(interrupts) > 0,
             progress=watch.moved,
+            make=make,
         ):
             watch.evaluated(found)
     if not this.finished():
-        typer.echo(f"stopped; go on with the same command and --resume ({this.path})", err=True)
+        on = "go on" if options.engine == LOCAL else "begin again"
+        typer.echo(f"stopped; {on} with the same command and --resume ({this.path})", err=True)
         raise typer.Exit(130)
     return this.rounds()[-1], this.path
 

@@ -44,8 +44,9 @@ class SeriesCodec:
     def encode(self, update: Update, layout: Layout) -> bytes:
         """The shorter of the two ways to write the keys."""
         series = expect(update, Series)
-        flags, values = 0, floats(series.values)
-        if series.mus is not None:
+        if series.mus is None:
+            flags, values = 0, floats(series.values)
+        else:
             flags = _TERNARY | (_PER_TENSOR if series.mus.shape[1] > 1 else 0)
             signs = np.packbits(series.values > 0, bitorder="little")
             values = floats(series.mus) + signs.tobytes()

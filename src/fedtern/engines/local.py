@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -57,6 +57,8 @@ class Federation:
     written and read like any other.
     """
 
+    resumable: ClassVar[bool] = True  # whether a snapshot holds all that there is to know
+
     def __init__(
         self,
         model: FlatModel,
@@ -92,6 +94,17 @@ class Federation:
         method, layout = self.server.terms.method, self.server.terms.layout
         cohort = self.environment.cohort(self.seed, self.server.round)
         lags = [self.server.round - int(self._rounds[i]) for i in cohort]
+        down, up = self.exchange(cohort)
+        self._rounds[cohort] = self.server.round
+        with self.meter.phase("aggregate"):
+            broadcast = self.server.finish_round()
+        with self.meter.phase("decode"):
+            self.witness.receive(broadcast.data)
+        self.meter.up.add([size for size, _ in up], sum(paper for _, paper in up))
+        self.meter.down.add(down, sum(bits(method.down, layout, lag) for lag in lags if lag))
+
+    def exchange(self, cohort: list[int]) -> tuple[list[int], list[tuple[int, float]]]:
+        """Let a cohort catch up, train and upload; their bytes down, and up with the paper's."""
         # Other processes, if there are any, have begun when this returns.
         outcomes = self.trainer.train(self.witness.weights, (self._job(i) for i in cohort))
         down = [self._download(i) for i in cohort]
@@ -100,16 +113,11 @@ class Federation:
             with self.meter.phase("train"):
                 trained = next(outcomes)
             up.append(self._upload(i, trained))
-        with self.meter.phase("aggregate"):
-            broadcast = self.server.finish_round()
-        with self.meter.phase("decode"):
-            self.witness.receive(broadcast.data)
-        self.meter.up.add([size for size, _ in up], sum(paper for _, paper in up))
-        self.meter.down.add(down, sum(bits(method.down, layout, lag) for lag in lags if lag))
+        return down, up
 
     def _download(self, i: int) -> int:
         """Bring a client up to date; the bytes that took."""
-        since, self._rounds[i] = int(self._rounds[i]), self.server.round
+        since = int(self._rounds[i])
         if since == self.server.round:
             return 0
         with self.meter.phase("encode"):

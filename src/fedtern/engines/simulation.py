@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -102,9 +102,10 @@ def federate(
     memory_bytes: int | None = None,
     spill_directory: Path | None = None,
     workers: int | None = None,
+    make: Callable[..., Federation] = Federation,
 ) -> Federation:
     """A federation at its first round; ``split`` saves dealing once more what has been dealt."""
-    return Federation(
+    return make(
         FlatModel(task.build(seed), device),
         task.examples(dataset, device),
         environment.deal(dataset, seed) if split is None else split,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
+import struct
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -14,12 +16,14 @@ from fedtern.layout import Vector
 from fedtern.training.clients import Job, LocalTraining
 
 Chunks = list[tuple[int, float, float]]  # numbers of test chunks, their losses, how many are right
-_CHUNK = 1000  # test examples at a time
+CHUNK = 1000  # test examples at a time
+TRAIN, EVALUATE, END = range(3)
+ORDER = struct.Struct("<6q")  # what, in which slot or of which chunk, and what it takes
 
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """Memory that one worker shares with the parent: what goes in and comes out of a job."""
+    """Memory that is shared with the parent: what goes in and comes out of a job."""
 
     delta: Vector
     velocity: Vector
@@ -30,30 +34,37 @@ def work(
     local: LocalTraining,
     weights: Vector,
     slots: list[Slot],
+    orders: tuple[int, int],
     pipe: Connection,
     others: list[Connection],
 ) -> None:
-    """Answer what comes through the pipe until it is closed; ``others`` are closed first."""
+    """Follow orders until there are no more; ``others`` are closed first.
+
+    All workers read from one pipe, whoever is free takes the next order. An order is shorter than
+    what the kernel reads and writes at once, so that nobody gets half of one.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
-    for other in others:  # or this process would keep them open after the parent has gone
+    reading, writing = orders
+    os.close(writing)  # or this process would keep it open after the parent has gone
+    for other in others:
         other.close()
     torch.set_num_threads(1)
-    while True:
-        try:
-            kind, *rest = pipe.recv()
-        except (EOFError, OSError):
+    while order := os.read(reading, ORDER.size):
+        kind, place, *rest = ORDER.unpack(order)
+        if kind == END:
             return
-        if kind == "end":
-            return
+        answer: Chunks | Exception = []
         try:
-            if kind == "train":
-                slot, *rest = rest
-                _train(local, weights, slots[slot], *rest)
-                pipe.send([])
+            if kind == TRAIN:
+                _train(local, weights, slots[place], *rest)
             else:
-                pipe.send(_evaluate(local, weights, *rest))
+                answer = _evaluate(local, weights, place, rest[0])
         except Exception as error:
-            pipe.send(_portable(error))
+            answer = _portable(error)
+        try:
+            pipe.send((place, answer))
+        except OSError:
+            return  # nobody is there to hear it
 
 
 def _train(
@@ -63,7 +74,7 @@ def _train(
     client: int,
     position: int,
     round: int,
-    moving: bool,
+    moving: int,
 ) -> None:
     velocity = slot.velocity if moving else None
     outcome = local.turn(weights, Job(client, position, round), velocity, slot.delta)
@@ -77,7 +88,7 @@ def _evaluate(local: LocalTraining, weights: Vector, number: int, of: int) -> Ch
     local.model.load(weights)
     return [
         (at, *local.model.test(*batch))
-        for at, batch in enumerate(local.test.chunks(_CHUNK, number, of))
+        for at, batch in enumerate(local.test.chunks(CHUNK, number, of))
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import multiprocessing
-from collections import deque
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,26 +13,25 @@ from multiprocessing.process import BaseProcess
 
 import numpy as np
 
-from fedtern.engines.worker import Chunks, Slot, work
+from fedtern.engines.worker import CHUNK, END, EVALUATE, ORDER, TRAIN, Chunks, Slot, work
 from fedtern.errors import FedternError
 from fedtern.layout import Vector
 from fedtern.training.clients import Job, LocalTraining, Outcome
 
-_AHEAD = 2  # jobs that a worker has: the next one is there when it has done the first
+_AHEAD = 2  # jobs for each worker: the next one is there when it has done the first
+_SHARES = 8  # of a test for each worker, so that all end at about the same time
 
 
 @dataclass(frozen=True, eq=False)
 class _Worker:
     process: BaseProcess
     pipe: Connection
-    slots: list[Slot]
-    queue: deque[tuple[int, int]]  # numbers of the jobs it has, and their slots
 
 
 class ParallelTraining:
     """A ``Trainer`` of forked processes, each with a copy of the model and one thread of torch.
 
-    Data is shared with the parent, and so are weights, velocities and deltas: through a pipe go
+    Data is shared with the parent, and so are weights, velocities and deltas: through pipes go
     only numbers. The result is bit for bit that of ``LocalTraining`` with one thread, whatever the
     number of workers.
     """
@@ -41,24 +40,28 @@ class ParallelTraining:
         self.local = local
         size = local.model.layout.size
         self._weights = _shared(size)
+        self._slots = [
+            Slot(
+                _shared(size),
+                _shared(size if local.sgd.momentum else 0),
+                _shared(size if local.observe else 0),
+            )
+            for _ in range(_AHEAD * workers)
+        ]
+        self._given: dict[int, int] = {}  # numbers of the jobs that are in slots
+        reading, self._orders = os.pipe()
         context = multiprocessing.get_context("fork")
         self._workers: list[_Worker] = []
         for _ in range(workers):
-            slots = [
-                Slot(
-                    _shared(size),
-                    _shared(size if local.sgd.momentum else 0),
-                    _shared(size if local.observe else 0),
-                )
-                for _ in range(_AHEAD)
-            ]
             ours, theirs = context.Pipe()
             others = [worker.pipe for worker in self._workers] + [ours]
-            arguments = (local, self._weights, slots, theirs, others)
+            orders = (reading, self._orders)
+            arguments = (local, self._weights, self._slots, orders, theirs, others)
             process = context.Process(target=work, args=arguments, daemon=True)
             process.start()
             theirs.close()
-            self._workers.append(_Worker(process, ours, slots, deque()))
+            self._workers.append(_Worker(process, ours))
+        os.close(reading)
 
     def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
         """What becomes of each job, in their order; all start from the same weights.
@@ -68,35 +71,31 @@ class ParallelTraining:
         self._forget()
         self._weights[...] = weights
         waiting = enumerate(jobs)
-        for slot in range(_AHEAD):
-            for worker in self._workers:
-                self._assign(worker, slot, waiting)
+        for slot in range(len(self._slots)):
+            self._give(slot, waiting)
         return self._outcomes(waiting)
 
     def _outcomes(self, waiting: Iterator[tuple[int, Job]]) -> Iterator[Outcome]:
         done: dict[int, Outcome] = {}
         following = 0
-        while done or any(worker.queue for worker in self._workers):
+        while done or self._given:
             while following in done:
                 yield done.pop(following)
                 following += 1
-            busy = {worker.pipe: worker for worker in self._workers if worker.queue}
-            for pipe in wait(list(busy)) if busy else []:
-                worker = busy[pipe]  # type: ignore[index]
-                number, slot = worker.queue.popleft()
-                self._receive(worker)
-                done[number] = self._outcome(worker.slots[slot])
-                self._assign(worker, slot, waiting)
+            for slot, answer in self._hear() if self._given else []:
+                number = self._given.pop(slot)
+                _opened(answer)
+                done[number] = self._outcome(self._slots[slot])
+                self._give(slot, waiting)
 
-    def _assign(self, worker: _Worker, slot: int, waiting: Iterator[tuple[int, Job]]) -> None:
+    def _give(self, slot: int, waiting: Iterator[tuple[int, Job]]) -> None:
         if (found := next(waiting, None)) is None:
             return
         number, job = found
         if job.velocity is not None:
-            worker.slots[slot].velocity[...] = job.velocity
-        moving = job.velocity is not None
-        self._send(worker, ("train", slot, job.client, job.position, job.round, moving))
-        worker.queue.append((number, slot))
+            self._slots[slot].velocity[...] = job.velocity
+        self._order(TRAIN, slot, job.client, job.position, job.round, job.velocity is not None)
+        self._given[slot] = number
 
     def _outcome(self, slot: Slot) -> Outcome:
         return Outcome(
@@ -107,49 +106,45 @@ class ParallelTraining:
 
     def _forget(self) -> None:
         """Wait for jobs whose outcome nobody has asked for."""
-        for worker in self._workers:
-            while worker.queue:
-                worker.queue.popleft()
-                with suppress(Exception):  # which nobody has asked for either
-                    self._receive(worker)
+        while self._given:
+            for slot, _ in self._hear():
+                del self._given[slot]
 
     def evaluate(self, weights: Vector) -> tuple[float, float]:
-        """Mean loss and accuracy over all test examples, of which each worker takes a share."""
+        """Mean loss and accuracy over all test examples; who is free takes the next share."""
         self._forget()
         self._weights[...] = weights
-        for number, worker in enumerate(self._workers):
-            self._send(worker, ("evaluate", number, len(self._workers)))
-        answers = [self._answer(worker) for worker in self._workers]
-        parts = [self._opened(answer) for answer in answers]
-        # In the order of the chunks, as one process would have added them.
-        found = sorted(
-            (at, number, sums) for number, part in enumerate(parts) for at, *sums in part
-        )
+        shares = min(-(-len(self.local.test) // CHUNK), _SHARES * len(self._workers))
+        for share in range(shares):
+            self._order(EVALUATE, share, shares)
+        answers: list[tuple[int, Chunks | Exception]] = []
+        while len(answers) < shares:
+            answers += self._hear()
+        chunks = [(at, share, *sums) for share, told in answers for at, *sums in _opened(told)]
         loss = correct = 0.0
-        for _, _, (its_loss, its_correct) in found:
+        # In the order of the chunks, as one process would have added them.
+        for _, _, its_loss, its_correct in sorted(chunks):
             loss, correct = loss + its_loss, correct + its_correct
         return loss / len(self.local.test), correct / len(self.local.test)
 
-    def _send(self, worker: _Worker, message: object) -> None:
+    def _order(self, kind: int, *numbers: int) -> None:
+        rest = [0] * (5 - len(numbers))
         try:
-            worker.pipe.send(message)
-        except OSError:
-            raise self._died(worker) from None
+            os.write(self._orders, ORDER.pack(kind, *numbers, *rest))
+        except OSError:  # there is nobody left to read it
+            raise self._died(self._workers[0]) from None
 
-    def _receive(self, worker: _Worker) -> Chunks:
-        return self._opened(self._answer(worker))
-
-    def _answer(self, worker: _Worker) -> Chunks | Exception:
-        try:
-            found: Chunks | Exception = worker.pipe.recv()
-        except (EOFError, OSError):
-            raise self._died(worker) from None
+    def _hear(self) -> list[tuple[int, Chunks | Exception]]:
+        """What workers have to say, once one has."""
+        by_pipe = {worker.pipe: worker for worker in self._workers}
+        found = []
+        for pipe in wait(list(by_pipe)):
+            worker = by_pipe[pipe]  # type: ignore[index]
+            try:
+                found.append(worker.pipe.recv())
+            except (EOFError, OSError):
+                raise self._died(worker) from None
         return found
-
-    def _opened(self, answer: Chunks | Exception) -> Chunks:
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
     def _died(self, worker: _Worker) -> FedternError:
         worker.process.join(1)
@@ -161,14 +156,22 @@ class ParallelTraining:
 
     def close(self) -> None:
         """End the processes."""
+        with suppress(OSError):  # closing is not enough: others may have a copy of the pipe
+            os.write(self._orders, len(self._workers) * ORDER.pack(END, *[0] * 5))
+            os.close(self._orders)
+        self._orders = -1
         for worker in self._workers:
-            with suppress(OSError):
-                worker.pipe.send(("end",))  # closing is not enough: others may have a copy of it
             worker.pipe.close()
         for worker in self._workers:
             worker.process.join(5)
             if worker.process.is_alive():
                 worker.process.kill()
+
+
+def _opened(answer: Chunks | Exception) -> Chunks:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _shared(size: int) -> Vector:

@@ -15,7 +15,7 @@ from fedtern.environment import Environment
 from fedtern.methods import METHODS, Method
 from fedtern.names import look_up
 from fedtern.training.sgd import Sgd
-from fedtern.training.tasks import Task, get_task
+from fedtern.training.tasks import TASKS, Task, get_task
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,11 @@ class Experiment:
         parameters = {name: value for name, value in self.method.items() if name != "name"}
         return METHODS[self.method["name"]](**parameters)
 
+    def make_sgd(self) -> Sgd:
+        """How each client trains; a method that has momentum of its own takes that of SGD away."""
+        own = self.make_method().momentum == "memory"
+        return Sgd(self.learning_rate, 0.0 if own else self.momentum, self.weight_decay)
+
     def to_json(self) -> dict[str, Any]:
         """The experiment as JSON would have it."""
         return asdict(self)
@@ -144,6 +149,8 @@ class Experiment:
         """
         base, own = asdict(Environment()), asdict(self.environment)
         unusual = {key: value for key, value in own.items() if value != base[key]}
+        if self.task in TASKS and self.momentum != TASKS[self.task].momentum:
+            unusual["momentum"] = self.momentum
         if self.seed:
             unusual["seed"] = self.seed
         return " ".join([self.label, *(f"{k}={_readable(v)}" for k, v in unusual.items())])

@@ -26,12 +26,17 @@ from fedtern.files import Lock, write_whole
 from fedtern.snapshot import Snapshot
 from fedtern.training.sgd import Sgd
 
+LOCAL = "local"  # the engine that nobody has to name
+
 
 class Run:
     """An experiment in its directory."""
 
-    def __init__(self, experiment: Experiment, path: Path, command: str = "") -> None:
+    def __init__(
+        self, experiment: Experiment, path: Path, command: str = "", engine: str = LOCAL
+    ) -> None:
         self.experiment = experiment
+        self.engine = engine
         self.path = path
         self.command = command
         self.metrics = path / "metrics.jsonl"
@@ -50,6 +55,8 @@ class Run:
         except OSError as error:
             raise StoreError(f"cannot make {self.path}: {error.strerror}") from error
         head = {"digest": self.experiment.digest, "command": self.command}
+        if self.engine != LOCAL:
+            head["engine"] = self.engine
         write_whole(self._config_path, [_pretty({**head, **self.experiment.to_json()})])
 
     def rounds(self) -> list[Round]:
@@ -77,17 +84,18 @@ class Run:
         checkpoint_seconds: float = 30.0,
         stopped: Callable[[], bool] = lambda: False,
         progress: Callable[[Federation], None] = lambda _: None,
+        make: Callable[..., Federation] = Federation,
     ) -> Iterator[Round]:
         """Train from the last checkpoint to the end, or until ``stopped`` says so.
 
-        ``progress`` is called after every round.
+        ``progress`` is called after every round; ``make`` is the engine.
         """
         dataset = self.experiment.make_task().load(data_dir)
         # What cannot be dealt out is refused before there is anything on the disk.
         split = self.experiment.environment.deal(dataset, self.experiment.seed)
         self.create()
         with self._lock():
-            federation = self._federation(dataset, split, device, memory_bytes, workers)
+            federation = self._federation(dataset, split, device, memory_bytes, workers, make)
             with closing(federation):
                 self._restore(federation)
                 self.describe(split, dataset, federation.server.terms.layout.size)
@@ -111,13 +119,14 @@ class Run:
                     lines.flush()
                     yield found
                 progress(federation)
-                if time.monotonic() - saved > pause:
+                if federation.resumable and time.monotonic() - saved > pause:
                     # Large states take a while to save: not more than a fiftieth of the time.
                     pause = max(checkpoint_seconds, 50 * self._save(federation, lines))
                     saved = time.monotonic()
             if federation.iteration >= total > tested:
                 lines.write(_line(federation.evaluate()))  # a kill came between test and save
-            self._save(federation, lines)
+            if federation.resumable or federation.iteration >= total:
+                self._save(federation, lines)
         if federation.iteration >= total:
             self.finish()
 
@@ -128,6 +137,7 @@ class Run:
         device: str,
         memory_bytes: int | None,
         workers: int | None,
+        make: Callable[..., Federation],
     ) -> Federation:
         what = self.experiment
         return federate(
@@ -142,6 +152,7 @@ class Run:
             memory_bytes=memory_bytes,
             spill_directory=self.path,
             workers=workers,
+            make=make,
         )
 
     def _save(self, federation: Federation, lines: IO[str]) -> float:
@@ -209,14 +220,20 @@ class Run:
 
 
 def open_run(
-    experiment: Experiment, out: Path, *, exactly: Path | None = None, command: str = ""
+    experiment: Experiment,
+    out: Path,
+    *,
+    exactly: Path | None = None,
+    command: str = "",
+    engine: str = LOCAL,
 ) -> Run:
     """The run of an experiment: under ``out`` by its digest, or ``exactly`` there.
 
     A directory that holds another experiment is refused.
     """
-    path = exactly or out / experiment.digest
-    run = Run(experiment, path, command)
+    name = experiment.digest if engine == LOCAL else f"{experiment.digest}-{engine}"
+    path = exactly or out / name
+    run = Run(experiment, path, command, engine)
     if path.exists() and not path.is_dir():
         raise StoreError(f"cannot make {path}: a file is in the way")
     if (found := run.digest()) not in (None, experiment.digest):

@@ -223,6 +223,7 @@ class Coordinator:
 
     def _count(self, broadcast: Broadcast, now: float) -> None:
         self.stats.rounds += 1
+        self._allowance.round_ended()
         self.stats.counted += len(broadcast.counted)
         self.stats.seconds["waiting"] += now - self._since
         counted, missing = len(broadcast.counted), len(self._called - broadcast.counted)

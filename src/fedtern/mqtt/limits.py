@@ -13,8 +13,8 @@ class Limits:
 
     Args:
         upload_bytes: the longest upload; by default what an uncompressed one takes, and some.
-        rate: messages a second that a client may send on average, uploads that were accepted not
-            counted.
+        rate: messages a second that a client may send on average, besides two a round; uploads
+            that were accepted are not counted.
         burst: how many of them it may send at once.
         packet_bytes: the longest message that the broker carries.
         clients: how many a server keeps track of.
@@ -39,34 +39,44 @@ class Limits:
         return 4 * layout.size + 8 * len(layout.names) + 1024
 
 
+_A_ROUND = 2.0  # messages for which there may be a reason: a repeated upload, a question
+
+
 class Allowance:
     """How many messages each client may still send: a bucket that fills at a steady rate."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._spent: dict[int, tuple[float, float]] = {}  # tokens spent, and when that was
+        self._bonus = 0.0
+        self._spent: dict[int, tuple[float, float]] = {}  # tokens spent, and those given by then
+
+    def round_ended(self) -> None:
+        """The faster rounds are, the more there is to say."""
+        self._bonus += _A_ROUND
 
     def spend(self, client: int, now: float) -> bool:
         """Whether a client may send one more message; if so, it has."""
-        spent = self._now(client, now)
+        given = self._given(now)
+        spent = self._left_of(client, given)
         if spent + 1 > self.limits.burst:
             return False
         if client not in self._spent and len(self._spent) >= self.limits.clients:
-            self._forget(now)
+            # Those who have their whole burst again are as if never heard of.
+            self._spent = {c: v for c, v in self._spent.items() if self._left_of(c, given)}
             if len(self._spent) >= self.limits.clients:
                 return False
-        self._spent[client] = spent + 1, now
+        self._spent[client] = spent + 1, given
         return True
 
     def refund(self, client: int) -> None:
         """The last message was welcome, however many there are of its kind."""
-        spent, when = self._spent[client]
-        self._spent[client] = max(spent - 1, 0.0), when
+        spent, given = self._spent[client]
+        self._spent[client] = max(spent - 1, 0.0), given
 
-    def _now(self, client: int, now: float) -> float:
-        spent, when = self._spent.get(client, (0.0, now))
-        return max(spent - (now - when) * self.limits.rate, 0.0)
+    def _given(self, now: float) -> float:
+        return now * self.limits.rate + self._bonus
 
-    def _forget(self, now: float) -> None:
-        """Drop those who have their whole burst again: they are as if never heard of."""
-        self._spent = {c: v for c, v in self._spent.items() if self._now(c, now)}
+    def _left_of(self, client: int, given: float) -> float:
+        """What a client has spent, less what everybody was given since."""
+        spent, before = self._spent.get(client, (0.0, given))
+        return max(spent - (given - before), 0.0)

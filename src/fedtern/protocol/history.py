@@ -51,14 +51,16 @@ class History:
         if round not in self._sums:
             if len(self._sums) >= _MOST_SUMS:
                 self._sums.clear()
-            merged = merge([broadcast.update for broadcast in self.since(round) or []])
+            merged = merge([broadcast.update for broadcast in self.since(round) or ()])
             self._sums[round] = None if merged is None else encode_sum(merged, layout)
         return self._sums[round]
 
     def counted(self, client_id: int, round: int) -> bool | None:
         """Whether a client's upload to a round counted; None where that is no longer known."""
-        broadcasts = self.since(round) if round >= 0 else None
-        return client_id in broadcasts[0].counted if broadcasts else None
+        first = self._broadcasts[0].round if self._broadcasts else round + 1
+        if not 0 <= first <= round < first + len(self._broadcasts):
+            return None
+        return client_id in self._broadcasts[round - first].counted
 
     def lead(self, way: Way, replica: Replica) -> bytes:
         """The shortest catch-up that leads to a replica: replay, sum or model."""

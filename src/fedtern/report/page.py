@@ -22,7 +22,7 @@ from fedtern.report.groups import Group, group_runs
 from fedtern.report.results import evaluations_csv, results_csv
 from fedtern.report.runs import Run, load_run
 from fedtern.report.summary import summary, title
-from fedtern.report.table import details, results_table
+from fedtern.report.table import details, results_table, wire_table
 
 _HINT = (
     "Click a name in a legend to hide its lines in every plot, twice to see it alone; drag to zoom,"
@@ -58,7 +58,7 @@ def render(runs: Sequence[Run]) -> str:
     return Template(_asset("page.html")).substitute(
         title=escape(title(groups)),
         summary=escape(summary(groups)),
-        results=results_table(groups),
+        results=results_table(groups) + wire_table(groups),
         sections=_sections(figures),
         details=details(groups),
         hint=_HINT if figures else "",

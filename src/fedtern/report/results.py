@@ -16,7 +16,8 @@ from fedtern.report.runs import Run, number
 class Result:
     """One run in numbers; None where nothing has been measured.
 
-    Bytes are the mean over each round's clients, summed, except ``total_*``: all clients'.
+    Bytes are the mean over each round's clients, summed, except ``total_*`` and ``wire_*``: all
+    clients'. On the wire is also what an engine with a network of its own sends around messages.
     """
 
     run: str
@@ -37,6 +38,8 @@ class Result:
     dense_bytes: float | None  # one way
     total_up_bytes: float | None
     total_down_bytes: float | None
+    wire_up_bytes: float | None
+    wire_down_bytes: float | None
     seconds: float | None
 
 
@@ -66,6 +69,8 @@ def result(run: Run, label: str) -> Result:
         dense_bytes=dense,
         total_up_bytes=number(last, "up_bytes"),
         total_down_bytes=number(last, "down_bytes"),
+        wire_up_bytes=number(last, "wire_up_bytes"),
+        wire_down_bytes=number(last, "wire_down_bytes"),
         seconds=sum(phases(last).values()) if last else None,
     )
 

@@ -40,6 +40,33 @@ def results_table(groups: Sequence[Group]) -> str:
     )
 
 
+def wire_table(groups: Sequence[Group]) -> str:
+    """What networks have carried besides messages, of runs that had one; nothing if none had."""
+    found = [row for row in results(groups) if row.wire_up_bytes is not None]
+    if not found:
+        return ""
+    rows = "\n".join(
+        f'<tr><th scope="row">{escape(row.method)}</th>'
+        + "".join(
+            _cell(_megabytes(nbytes))
+            for nbytes in (
+                *(row.total_up_bytes, row.wire_up_bytes),
+                *(row.total_down_bytes, row.wire_down_bytes),
+            )
+        )
+        + "</tr>"
+        for row in found
+    )
+    return (
+        '<table class="results wire"><caption>On the wire: what Flower has counted between the'
+        " SuperLink and all nodes of a run, beside the messages in it (payload). Headers of HTTP"
+        " and TLS are in neither.</caption>"
+        '<thead><tr><th scope="col">Method</th><th scope="col">MB up, payload</th>'
+        '<th scope="col">on the wire</th><th scope="col">MB down, payload</th>'
+        f'<th scope="col">on the wire</th></tr></thead><tbody>\n{rows}\n</tbody></table>'
+    )
+
+
 def _row(row: Result, colour: str) -> str:
     key = f'<span class="key" style="background:{colour}" aria-hidden="true"></span>'
     name = f'<th scope="row">{key}{escape(row.method)}</th>'

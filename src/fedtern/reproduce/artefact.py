@@ -3,59 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fedtern.environment import Environment
 from fedtern.experiments import Experiment
 from fedtern.reproduce.results import Results
-from fedtern.training.tasks import get_task
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a person chooses about an artefact; its cells follow from it.
-
-    ``iterations`` is those of each run, or None for the task's; ``quick`` takes a tenth of them.
-    ``methods`` restricts an artefact to some, as a person types them; none stands for all.
-    """
-
-    task: str = "logistic-mnist"
-    seeds: int = 1
-    iterations: int | None = None
-    quick: bool = False
-    methods: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        get_task(self.task)  # or there is none of that name
-        if self.seeds < 1:
-            raise ValueError(f"seeds must be at least 1, got {self.seeds}")
-
-    @property
-    def planned(self) -> int:
-        """The iterations of each run."""
-        total = get_task(self.task).iterations if self.iterations is None else self.iterations
-        return max(total // 10, 1) if self.quick and total > 0 else total
-
-    @property
-    def note(self) -> str:
-        """What was run, in a line; a run cut short says so first.
-
-        >>> Settings("logistic-digits", quick=True).note
-        'quick: 100 iterations where the task has 1,000; logistic-digits, seed 0'
-        """
-        own = get_task(self.task).iterations
-        seeds = "seed 0" if self.seeds == 1 else f"seeds 0 to {self.seeds - 1}"
-        if self.planned == own:
-            return f"{self.task}, {own:,} iterations, {seeds}"
-        short = f"{self.planned:,} iterations where the task has {own:,}"
-        return f"{'quick: ' if self.quick else ''}{short}; {self.task}, {seeds}"
-
-    def experiment(
-        self, method: str, environment: Environment | None = None, seed: int = 0
-    ) -> Experiment:
-        """One cell: the task with a method in an environment."""
-        return Experiment.of(self.task, method, environment, iterations=self.planned, seed=seed)
+from fedtern.reproduce.settings import EVERY_TASK, Settings
 
 
 @dataclass(frozen=True)
@@ -76,6 +29,9 @@ class Artefact:
     """A table or figure: ``cells`` are the runs it needs, the rest is made of their results.
 
     ``draw`` gets an empty matplotlib figure to fill; None where there is nothing to draw.
+    ``restricted_by`` names the settings that may leave a part of it out. ``share`` is that of a
+    task's iterations which the paper trains for here. ``task`` is what it is made for unless
+    something else is said; only what is made for every task at once may be asked to be again.
     """
 
     name: str
@@ -83,3 +39,24 @@ class Artefact:
     cells: Callable[[Settings], list[Experiment]]
     table: Callable[[Settings, Results], Table]
     draw: Callable[[Settings, Results, Any], None] | None = None
+    restricted_by: tuple[str, ...] = ("methods",)
+    share: float = 1.0
+    task: str = Settings.task
+
+    def adjust(self, settings: Settings) -> Settings:
+        """The settings as they hold for this artefact; those that cannot hold are refused."""
+        for name in ("methods", "values", "places", "momentum"):
+            if getattr(settings, name) and name not in self.restricted_by:
+                raise ValueError(
+                    f"{self.name} cannot be restricted by {OPTIONS[name]}, only by"
+                    f" {' or '.join(OPTIONS[n] for n in self.restricted_by) or 'its task'}"
+                )
+        if settings.task == EVERY_TASK and self.task != EVERY_TASK:
+            raise ValueError(f"{self.name} is made for one task at a time, not for all")
+        if settings.iterations is None and self.share != 1:
+            return replace(settings, iterations=round(self.share * settings.own_iterations))
+        return settings
+
+
+OPTIONS = {"methods": "--method", "values": "--values", "places": "--place"}
+OPTIONS |= {"momentum": "--momentum"}

@@ -9,8 +9,9 @@ from typing import Any
 
 from fedtern.extras import require
 from fedtern.files import write_whole
-from fedtern.reproduce.artefact import Artefact, Settings, Table
+from fedtern.reproduce.artefact import Artefact, Table
 from fedtern.reproduce.results import Results
+from fedtern.reproduce.settings import Settings
 
 
 def to_csv(table: Table) -> str:
@@ -28,7 +29,7 @@ def to_csv(table: Table) -> str:
     return text.getvalue()
 
 
-def to_markdown(table: Table, *, lead: str = "", picture: str | None = None) -> str:
+def to_markdown(table: Table, *, lead: str = "", picture: str | None = None, level: int = 1) -> str:
     """The table for people, with what has to be known to read it.
 
     >>> print(to_markdown(Table("T", [], [{"method": "sgd", "up": "×1"}], ["Up: sent up."])))
@@ -42,9 +43,10 @@ def to_markdown(table: Table, *, lead: str = "", picture: str | None = None) -> 
     <BLANKLINE>
     """
     columns = list(table.shown[0]) if table.shown else []
-    lines = [f"# {table.title}", "", *([lead, ""] if lead else [])]
-    lines += [_line(columns), "|---" + "|---:" * (len(columns) - 1) + "|"]
-    lines += [_line(list(row.values())) for row in table.shown]
+    lines = [f"{'#' * level} {table.title}", "", *([lead, ""] if lead else [])]
+    if columns:
+        lines += [_line(columns), "|---" + "|---:" * (len(columns) - 1) + "|"]
+        lines += [_line(list(row.values())) for row in table.shown]
     lines += ["", *(f"- {note}" for note in table.notes), ""]
     if picture is not None:
         lines += [f"![{table.title}]({picture})", ""]
@@ -66,6 +68,16 @@ def write_table(
         written.append(stem.with_name(stem.name + suffix))
         write_whole(written[-1], [text.encode()])
     return written
+
+
+def write_claims(summary: Table, details: Table, directory: Path, *, lead: str) -> list[Path]:
+    """Write both as claims.md, and every comparison as claims.csv; the paths of both."""
+    directory.mkdir(parents=True, exist_ok=True)
+    page = to_markdown(summary, lead=lead) + "\n" + to_markdown(details, level=2)
+    texts = {directory / "claims.md": page, directory / "claims.csv": to_csv(details)}
+    for path, text in texts.items():
+        write_whole(path, [text.encode()])
+    return list(texts)
 
 
 def write_pictures(

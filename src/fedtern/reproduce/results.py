@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedtern.engines.local import Round
 from fedtern.errors import StoreError
 from fedtern.experiments import Experiment, Run, open_run
 
+if TYPE_CHECKING:
+    from fedtern.reproduce.artefact import Artefact
+    from fedtern.reproduce.settings import Settings
+
 
 @dataclass(frozen=True)
 class Results:
-    """What is finished under ``out``."""
+    """What is finished under ``out``, and where the data is that it was made from."""
 
     out: Path
+    data_dir: Path | None = None
 
     def run(self, cell: Experiment) -> Run | None:
         """The run of a cell; None if it is not finished, or what is there is none."""
@@ -42,3 +49,23 @@ class Results:
         """The cells that are still to be run or to be finished, each once."""
         each = {cell.digest: cell for cell in cells}
         return [cell for cell in each.values() if self.run(cell) is None]
+
+    def any(self, artefact: Artefact, settings: Settings) -> bool:
+        """Whether there is anything to make an artefact of.
+
+        Nothing at all is no reason to replace what an earlier command may have written.
+        """
+        cells = artefact.cells(settings)
+        return not cells or any(self.run(cell) is not None for cell in cells)
+
+    def recorded(self) -> Iterator[tuple[Experiment, list[Round]]]:
+        """Everything that is finished, whoever asked for it; what is no run is passed over."""
+        for path in sorted(self.out.glob("*/config.json")):
+            try:
+                cell = Experiment.from_json(json.loads(path.read_text()))
+                run = open_run(cell, self.out, exactly=path.parent)
+                rounds = run.rounds() if run.finished() else []
+            except (StoreError, ValueError, TypeError, KeyError):
+                continue
+            if rounds:
+                yield cell, rounds

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from fedtern.engines.local import Round
 from fedtern.environment import Environment
 from fedtern.experiments import Experiment
 from fedtern.methods import METHODS
-from fedtern.report.words import digits, method_label
-from fedtern.reproduce.artefact import Settings, Table
+from fedtern.report.words import digits
+from fedtern.reproduce.artefact import Table
 from fedtern.reproduce.looks import look
 from fedtern.reproduce.results import Results
+from fedtern.reproduce.scores import mean, percent, spread
+from fedtern.reproduce.settings import Settings
 from fedtern.reproduce.verdicts import COMPRESSED, IID, NEAR, NON_IID, PAPER, STRONG, Key, Row
 
 BASELINE = "sgd"
@@ -42,12 +44,7 @@ def methods(settings: Settings) -> list[str]:
     """The rows: every method by default and STC with delay, or what was asked for, and SGD."""
     # topk is gradient_dropping by another name.
     every = [name for name in METHODS if name not in (BASELINE, "topk")] + [DELAYED]
-    chosen = [
-        row
-        for asked in settings.methods
-        for row in ([row for row in every if row.partition(":")[0] == asked] or [asked])
-    ]
-    return list(dict.fromkeys([BASELINE, *(chosen if settings.methods else every)]))
+    return settings.choose_methods(every, always=[BASELINE])
 
 
 def cells(settings: Settings) -> list[Experiment]:
@@ -64,7 +61,7 @@ def rows(settings: Settings, results: Results) -> list[Row]:
     """What the finished runs say, a row for each method."""
     dense = _runs(BASELINE, settings, results)
     return [
-        Row(name, _label(name, settings), _runs(name, settings, results), dense)
+        Row(name, settings.label(name), _runs(name, settings, results), dense)
         for name in methods(settings)
     ]
 
@@ -78,16 +75,12 @@ def _runs(method: str, settings: Settings, results: Results) -> dict[Key, Round]
     return found
 
 
-def _label(method: str, settings: Settings) -> str:
-    return method_label(settings.experiment(method).method)
-
-
 def table(settings: Settings, results: Results) -> Table:
     """The measured table, the paper's verdicts beside ours."""
     found = rows(settings, results)
     title = "Table I, measured" + (" (quick)" if settings.quick else "")
-    spread = ("± is the standard deviation over seeds.",) if settings.seeds > 1 else ()
-    return Table(title, [_values(r) for r in found], [_shown(r) for r in found], NOTES + spread)
+    several = ("± is the standard deviation over seeds.",) if settings.seeds > 1 else ()
+    return Table(title, [_values(r) for r in found], [_shown(r) for r in found], NOTES + several)
 
 
 def _values(row: Row) -> dict[str, Any]:
@@ -96,8 +89,8 @@ def _values(row: Row) -> dict[str, Any]:
     return {
         "method": row.name,
         "iterations": max((r.iteration for r in row.runs.values()), default=None),
-        **{f"accuracy_{_key(p)}": fmean(a) if a else None for p, a in accuracies},
-        **{f"accuracy_{_key(p)}_std": stdev(a) if len(a) > 1 else None for p, a in accuracies},
+        **{f"accuracy_{_key(p)}": mean(a) for p, a in accuracies},
+        **{f"accuracy_{_key(p)}_std": spread(a) for p, a in accuracies},
         **{f"seeds_{_key(p)}": len(a) for p, a in accuracies},
         "drop": row.drop(),
         "below_uncompressed_non_iid": row.gap(),
@@ -120,8 +113,8 @@ def _shown(row: Row) -> dict[str, str]:
     down, rate, robust = ours.words() if ours else ("–",) * 3
     return {
         "method": row.label,
-        "iid": _percent(row.accuracies(IID)),
-        "non-iid": _percent(row.accuracies(NON_IID)),
+        "iid": percent(row.accuracies(IID)),
+        "non-iid": percent(row.accuracies(NON_IID)),
         "drop": "–" if drop is None else f"{100 * drop:.1f}",
         "up": _times(row.up()),
         "down": _times(row.down()),
@@ -159,14 +152,8 @@ def draw(settings: Settings, results: Results, figure: Any) -> None:
     axes.xaxis.set_major_formatter(lambda x, _place: f"×{x:g}")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-
-
-def _percent(values: list[float]) -> str:
-    if not values:
-        return "–"
-    spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{100 * fmean(values):.1f}{spread} %"
+    if found:
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
 
 
 def _times(ratio: float | None) -> str:

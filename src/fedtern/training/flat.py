@@ -103,6 +103,12 @@ class FlatModel:
             None if moments is None else moments.mul_(reach**2).cpu().numpy(),
         )
 
+    def differentiate(self, inputs: Tensor, labels: Tensor) -> Vector:
+        """A copy of the gradient of the mean loss, at the weights as they are."""
+        self._differentiate(inputs, labels)
+        vector: Vector = self.gradient.cpu().numpy().copy()
+        return vector
+
     def _differentiate(self, inputs: Tensor, labels: Tensor, share: float = 1.0) -> None:
         self.gradient.zero_()
         loss = functional.cross_entropy(self._scores(inputs), labels)

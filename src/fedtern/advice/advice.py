@@ -1,0 +1,125 @@
+"""What to do in a situation, and what that rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedtern.advice.estimates import Estimate, Scene, estimate, nearest, shown
+from fedtern.advice.lessons import Lesson, applying
+from fedtern.advice.records import Record
+from fedtern.advice.situation import Situation
+from fedtern.report.words import fraction, listed, method_label
+
+FAR = 1.0  # from here on the recorded runs say little about a situation
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A method, whether to use momentum, the estimates it was chosen by, and the reasons."""
+
+    situation: Situation
+    method: dict[str, Any]
+    momentum: float
+    reasons: tuple[str, ...]
+    estimates: tuple[Estimate, ...]
+    scene: Scene | None
+
+    @property
+    def method_option(self) -> str:
+        """The method as the command line takes it.
+
+        >>> from fedtern.advice import advise
+        >>> advise(Situation(classes=1), []).method_option
+        'stc:p_up=1/400,p_down=1/400'
+        """
+        inside = ",".join(f"{k}={fraction(v)}" for k, v in self.method.items() if _told(k, v))
+        return f"{self.method['name']}{':' * bool(inside)}{inside}"
+
+
+def _told(key: str, value: Any) -> bool:
+    return key in ("p_up", "p_down", "delta") or (key == "local_steps" and value != 1)
+
+
+def advise(situation: Situation, records: Sequence[Record]) -> Advice:
+    """Recommend what the recorded runs nearest to a situation did best with, or the lessons."""
+    scene = nearest(situation, records)
+    found = estimate(situation, scene) if scene else []
+    arrived = [e for e in found if e.reached]
+    lessons = applying(situation)
+    if scene is None or not arrived or scene.distance(situation) > FAR:
+        return _by_lessons(situation, lessons, found, scene)
+    chosen = arrived[0]
+    method, momentum = dict(chosen.record.method), chosen.record.momentum
+    reasons = [
+        f"{method_label(method)}: the quickest way to {100 * chosen.target:.1f} % in the nearest"
+        f" recorded runs ({scene.name})",
+        *_about_method(method["name"], lessons),
+        *_about_momentum(chosen, found, lessons),
+        *_about_others(found),
+    ]
+    return Advice(situation, method, momentum, tuple(reasons), tuple(shown(found)), scene)
+
+
+def _by_lessons(
+    situation: Situation, lessons: Sequence[Lesson], found: list[Estimate], scene: Scene | None
+) -> Advice:
+    name = "fedavg" if any(lesson.speaks_for == "fedavg" for lesson in lessons) else "stc"
+    method = {
+        "stc": {"name": "stc", "p_up": 1 / 400, "p_down": 1 / 400},
+        "fedavg": {"name": "fedavg", "local_steps": 100},
+    }[name]
+    careful = any(lesson.speaks_for == "no momentum" for lesson in lessons)
+    why = (
+        "there are no recorded runs to go by"
+        if scene is None
+        else f"the nearest recorded runs ({scene.name}) are too far from this to go by"
+        if scene.distance(situation) > FAR
+        else "no recorded run got to the target"
+    )
+    reasons = [f"{method_label(method)}: by the lessons alone, as {why}"]
+    reasons += [f"lesson {lesson.number}: {lesson.advice}" for lesson in lessons]
+    momentum = 0.0 if careful else 0.9
+    return Advice(situation, method, momentum, tuple(reasons), tuple(shown(found)), scene)
+
+
+def _about_method(name: str, lessons: Sequence[Lesson]) -> list[str]:
+    said = [lesson for lesson in lessons if lesson.speaks_for in ("stc", "fedavg")]
+    agreeing = [f"lesson {m.number}: {m.advice}" for m in said if m.speaks_for == name]
+    against = [
+        f"against lesson {m.number} ({m.advice}): here the recorded runs say otherwise"
+        for m in said
+        if m.speaks_for != name
+    ]
+    return agreeing + against
+
+
+def _about_momentum(
+    chosen: Estimate, found: Sequence[Estimate], lessons: Sequence[Lesson]
+) -> list[str]:
+    record = chosen.record
+    twins = [
+        e.record
+        for e in found
+        if e.record.method == record.method and e.record.momentum != record.momentum
+    ]
+    lesson = next((lesson for lesson in lessons if lesson.speaks_for == "no momentum"), None)
+    said = [f"lesson {lesson.number}: {lesson.advice}"] if lesson else []
+    if not twins:
+        return said or [f"momentum {record.momentum:g}: as in the recorded run"]
+    other = twins[0]
+    measured = (
+        f"momentum {record.momentum:g}: at best {100 * record.best:.1f} % there,"
+        f" with {other.momentum:g} {100 * other.best:.1f} %"
+    )
+    return [measured, *said]
+
+
+def _about_others(found: Sequence[Estimate]) -> list[str]:
+    failed = [
+        f"{method_label(e.record.method)} ({100 * e.record.best:.1f} %)"
+        for e in shown(found)
+        if not e.reached
+    ]
+    return [f"did not get there: {listed(failed)}"] if failed else []

@@ -1,0 +1,129 @@
+"""What each method would cost, going by the recorded runs that are nearest to a situation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fedtern.advice.records import Point, Record
+from fedtern.advice.situation import Situation
+from fedtern.analytic import bits
+from fedtern.environment import Environment
+from fedtern.layout import Layout
+from fedtern.methods import METHODS, Method
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Records of one task in one environment: they can be compared with each other."""
+
+    records: tuple[Record, ...]
+
+    @property
+    def environment(self) -> Environment:
+        """Where they were made."""
+        return self.records[0].environment
+
+    @property
+    def best(self) -> float:
+        """The highest accuracy of all."""
+        return max(record.best for record in self.records)
+
+    @property
+    def name(self) -> str:
+        """The scene in a few words."""
+        e, first = self.environment, self.records[0]
+        classes = f"{e.classes_per_client} class{'es' * (e.classes_per_client > 1)} each"
+        return (
+            f"{first.task}, {e.cohort_size} of {e.clients} clients, {classes},"
+            f" batches of {e.batch_size}, {first.iterations:,} iterations"
+        )
+
+    def distance(self, situation: Situation) -> float:
+        """How unlike a situation it is: 0 is the same, 1 is a factor of e in what matters most."""
+        e = self.environment
+        apart = (
+            (1.0, situation.classes / situation.of_classes, e.classes_per_client / 10),
+            (0.7, situation.batch_size, e.batch_size),
+            (0.5, situation.participation, e.participation),
+            (0.2, situation.clients, e.clients),
+            (0.1, situation.parameters, self.records[0].parameters),
+        )
+        unevenly = 0.3 if e.gamma != 1 or e.split != "classes" or e.public else 0.0
+        return unevenly + sum(weight * abs(math.log(a / b)) for weight, a, b in apart)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a recorded method would take to get to the target, if it got there."""
+
+    record: Record
+    target: float
+    reached: Point | None
+    rounds: float
+    up: float  # bytes that a client's place in the cohort sends, in all
+    down: float
+    seconds: float
+
+
+def scenes(records: Iterable[Record]) -> list[Scene]:
+    """The records by what they can be compared with."""
+    found: dict[tuple[str, Environment, int], list[Record]] = {}
+    for record in records:
+        found.setdefault((record.task, record.environment, record.iterations), []).append(record)
+    return [Scene(tuple(group)) for group in found.values()]
+
+
+def nearest(situation: Situation, records: Iterable[Record]) -> Scene | None:
+    """The scene most like a situation, among those with a method and something to compare it to."""
+    several = [s for s in scenes(records) if len({r.method["name"] for r in s.records}) > 1]
+    # Of equally near ones that with the most to choose from.
+    return min(several, key=lambda s: (s.distance(situation), -len(s.records)), default=None)
+
+
+def estimate(situation: Situation, scene: Scene) -> list[Estimate]:
+    """Every method of a scene, the quickest first, those that do not get there last."""
+    target = scene.best - situation.within
+    found = [_estimate(situation, record, target) for record in scene.records]
+    return sorted(found, key=_worth)
+
+
+def _worth(found: Estimate) -> tuple[float, float]:
+    if not found.reached:
+        return math.inf, -found.record.best
+    return found.seconds, found.up + found.down
+
+
+def _estimate(situation: Situation, record: Record, target: float) -> Estimate:
+    reached = record.reaching(target)
+    point = reached or record.points[-1]
+    method = made(record)
+    rounds = point.iteration / method.local_steps
+    up, down = (
+        recorded * _scaled(method, way, record.parameters, situation.parameters)
+        for recorded, way in ((point.up, "up"), (point.down, "down"))
+    )
+    sending = 8 * (up / situation.up + down / situation.down)
+    seconds = rounds * situation.latency + sending + point.iteration * situation.step
+    return Estimate(record, target, reached, rounds, up, down, seconds)
+
+
+def made(record: Record) -> Method:
+    """The method of a record."""
+    parameters = {name: value for name, value in record.method.items() if name != "name"}
+    return METHODS[record.method["name"]](**parameters)
+
+
+def _scaled(method: Method, way: str, recorded: int, wanted: int) -> float:
+    """How much longer messages get with a larger model, by the publications' formulas."""
+    link = method.up if way == "up" else method.down
+    return bits(link, Layout.flat(wanted)) / bits(link, Layout.flat(recorded))
+
+
+def shown(estimates: Sequence[Estimate]) -> list[Estimate]:
+    """One estimate for each method and its parameters: with momentum or without, as is better."""
+    best: dict[str, Estimate] = {}
+    for found in estimates:  # which are in their order
+        best.setdefault(repr(sorted(found.record.method.items(), key=str)), found)
+    return list(best.values())

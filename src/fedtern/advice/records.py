@@ -1,0 +1,116 @@
+"""Runs that were made, cut down to what an estimate takes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from fedtern.environment import Environment
+from fedtern.report.runs import Run, number
+
+_KEPT = 25  # points of a curve, at most
+
+
+class Point(NamedTuple):
+    """Where a run stood: what it had reached, and what a client's place in it had cost."""
+
+    iteration: int
+    accuracy: float
+    up: float  # bytes, of the mean client of each round, summed over rounds
+    down: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """One cell of a grid: the mean over its seeds."""
+
+    task: str
+    parameters: int
+    method: Mapping[str, Any]
+    momentum: float
+    environment: Environment
+    iterations: int
+    seeds: int
+    points: tuple[Point, ...]
+
+    @property
+    def best(self) -> float:
+        """The highest accuracy there was."""
+        return max(point.accuracy for point in self.points)
+
+    def reaching(self, accuracy: float) -> Point | None:
+        """Where an accuracy was reached first; None if it never was."""
+        return next((point for point in self.points if point.accuracy >= accuracy), None)
+
+
+def collect(runs: Iterable[Run]) -> list[Record]:
+    """Finished runs as records, those that differ by their seed only as one."""
+    cells: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.config.get("finished") and run.evaluations:
+            told = {k: run.config.get(k) for k in ("task", "method", "environment", "momentum")}
+            told |= {k: run.config.get(k) for k in ("iterations", "learning_rate", "weight_decay")}
+            cells.setdefault(json.dumps(told, sort_keys=True), []).append(run)
+    return [_record(cells[name]) for name in sorted(cells)]
+
+
+def _record(runs: list[Run]) -> Record:
+    config = runs[0].config
+    curves = [[_point(evaluation) for evaluation in run.evaluations] for run in runs]
+    length = min(map(len, curves))
+    # The last point is always there, and the first ones, where most happens, more often.
+    places = sorted({round((length - 1) * (i / (_KEPT - 1)) ** 1.5) for i in range(_KEPT)})
+    means = [_mean([curve[at] for curve in curves]) for at in places]
+    last = runs[0].evaluations[-1]
+    return Record(
+        str(config["task"]),
+        round(last["dense_bytes"] / 4 / last["iteration"]),
+        dict(config["method"]),
+        float(config["momentum"]),
+        Environment(**config["environment"]),
+        int(config["iterations"]),
+        len(runs),
+        tuple(means),
+    )
+
+
+def _point(evaluation: Mapping[str, Any]) -> Point:
+    return Point(
+        int(evaluation["iteration"]),
+        number(evaluation, "accuracy") or 0.0,
+        float(evaluation["up_bytes_mean"]),
+        float(evaluation["down_bytes_mean"]),
+    )
+
+
+def _mean(points: list[Point]) -> Point:
+    accuracy, up, down = (fmean(values) for values in list(zip(*points, strict=True))[1:])
+    return Point(points[0].iteration, round(accuracy, 4), round(up), round(down))
+
+
+def dump(records: Iterable[Record]) -> bytes:
+    """Records as the package ships them; the same records give the same bytes."""
+    rows = [{**asdict(r), "points": [list(point) for point in r.points]} for r in records]
+    text = json.dumps(rows, sort_keys=True, separators=(",", ":"))
+    return gzip.compress(text.encode(), mtime=0)
+
+
+def load(data: bytes | None = None) -> list[Record]:
+    """Undo ``dump``; without an argument, the records that come with the package."""
+    if data is None:
+        data = files("fedtern.advice").joinpath("records.json.gz").read_bytes()
+    return [
+        Record(
+            **{
+                **row,
+                "environment": Environment(**row["environment"]),
+                "points": tuple(Point(*point) for point in row["points"]),
+            }
+        )
+        for row in json.loads(gzip.decompress(data))
+    ]

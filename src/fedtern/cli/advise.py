@@ -1,0 +1,114 @@
+"""``fedtern advise``: which method to use."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedtern.advice import Advice, Estimate, Situation, collect, load
+from fedtern.advice import advise as ask
+from fedtern.cli.errors import one_sentence
+from fedtern.report.runs import load_run
+from fedtern.report.words import method_label, size
+
+
+def advise(
+    clients: Annotated[int, typer.Option(help="How many there are.")] = 100,
+    participation: Annotated[float, typer.Option(help="Share that takes part in a round.")] = 0.1,
+    classes: Annotated[int, typer.Option(help="That each client holds.")] = 10,
+    of_classes: Annotated[int, typer.Option(help="That there are.")] = 10,
+    batch_size: Annotated[int, typer.Option(help="Of each local iteration.")] = 20,
+    parameters: Annotated[int, typer.Option(help="Of the model.")] = 1_000_000,
+    up: Annotated[float, typer.Option(help="Mbit/s that a client can send.")] = 1.0,
+    down: Annotated[float, typer.Option(help="Mbit/s that a client can receive.")] = 10.0,
+    latency: Annotated[float, typer.Option(help="Seconds a round takes besides the rest.")] = 0.1,
+    step_seconds: Annotated[float, typer.Option(help="That a local iteration takes.")] = 0.0,
+    within: Annotated[float, typer.Option(help="Points below the best that are enough.")] = 2.0,
+    runs: Annotated[
+        list[Path] | None, typer.Option(help="Runs of your own to go by as well; repeat it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Recommend a method for a federation, with what it would cost and why."""
+    with one_sentence():
+        situation = Situation(
+            clients=clients,
+            participation=participation,
+            classes=classes,
+            of_classes=of_classes,
+            batch_size=batch_size,
+            parameters=parameters,
+            up=1e6 * up,
+            down=1e6 * down,
+            latency=latency,
+            step=step_seconds,
+            within=within / 100,
+        )
+        advice = ask(situation, load() + collect(load_run(path) for path in runs or []))
+    if as_json:
+        typer.echo(json.dumps(_plain(advice)))
+    else:
+        _show(advice)
+
+
+def _plain(advice: Advice) -> dict[str, Any]:
+    rows = [
+        {
+            "method": dict(found.record.method),
+            "momentum": found.record.momentum,
+            "reaches_target": found.reached is not None,
+            "best_accuracy": found.record.best,
+            "rounds": found.rounds,
+            "up_bytes": found.up,
+            "down_bytes": found.down,
+            "seconds": found.seconds,
+        }
+        for found in advice.estimates
+    ]
+    return {
+        "method": advice.method_option,
+        "momentum": advice.momentum,
+        "reasons": list(advice.reasons),
+        "recorded_in": advice.scene.name if advice.scene else None,
+        "distance": advice.scene.distance(advice.situation) if advice.scene else None,
+        "estimates": rows,
+    }
+
+
+def _show(advice: Advice) -> None:
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console.print(f"--method {advice.method_option} --momentum {advice.momentum:g}\n")
+    for reason in advice.reasons:
+        console.print(f"- {reason}")
+    if advice.estimates and advice.scene:
+        target = f"{100 * advice.estimates[0].target:.1f} %"
+        apart = advice.scene.distance(advice.situation)
+        console.print(
+            f"\nTo {target}, each client's place in a round (from {advice.scene.name};"
+            f" {apart:.1f} from what was asked, where 0 is the same):"
+        )
+        console.print(_table(advice))
+
+
+def _table(advice: Advice) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("method", "momentum", "rounds", "up", "down", "time", ""):
+        table.add_column(column, justify="left" if column in ("method", "") else "right")
+    for found in advice.estimates:
+        table.add_row(*_cells(found))
+    return table
+
+
+def _cells(found: Estimate) -> tuple[str, ...]:
+    name = method_label(found.record.method), f"{found.record.momentum:g}"
+    if found.reached is None:
+        return (*name, "–", "–", "–", "–", f"ends at {100 * found.record.best:.1f} %")
+    lasting = str(timedelta(seconds=round(found.seconds)))
+    return (*name, f"{found.rounds:,.0f}", size(found.up), size(found.down), lasting, "")

@@ -1,0 +1,176 @@
+"""Artefacts as the command line has them: chosen, listed, written and shown."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from fedtern.engines.trainers import cores
+from fedtern.errors import MissingExtraError
+from fedtern.names import look_up
+from fedtern.report.words import listed as listing
+from fedtern.reproduce import ARTEFACTS, Artefact, Results, Settings, Table
+from fedtern.reproduce.claims import verdicts
+from fedtern.reproduce.estimates import Pace
+from fedtern.reproduce.outputs import write_pictures, write_table
+
+ALL = "all"
+
+Chosen = list[tuple[Artefact, Settings]]
+
+
+@dataclass(frozen=True)
+class Made:
+    """An artefact that has been written."""
+
+    name: str
+    note: str
+    table: Table
+    files: Sequence[Path]
+
+
+def choose(name: str, settings: Settings, task: str | None) -> Chosen:
+    """The artefacts that a name stands for, each with the settings that hold for it.
+
+    ``task`` is what was asked for: where nothing was, an artefact may have a task of its own.
+    """
+    if name == ALL:
+        for option in ("values", "places"):
+            if getattr(settings, option):
+                raise ValueError(f"all artefacts together have no {option} in common to restrict")
+        return [(each, _fitting(each, settings)) for each in ARTEFACTS.values()]
+    one = look_up(name, ARTEFACTS, "artefact")
+    return [(one, one.adjust(replace(settings, task=task or one.task)))]
+
+
+def _fitting(artefact: Artefact, settings: Settings) -> Settings:
+    """Without the restrictions that an artefact does not know."""
+    known = artefact.restricted_by
+    return artefact.adjust(
+        replace(
+            settings,
+            methods=settings.methods if "methods" in known else (),
+            momentum=settings.momentum if "momentum" in known else (),
+        )
+    )
+
+
+def list_artefacts(
+    settings: Settings, task: str | None, found: Results, workers: int | None, as_json: bool
+) -> None:
+    """Say of every artefact how many runs it takes, how many are done, and how long the rest is."""
+    pace = Pace.measured(found)
+    rows: list[dict[str, Any]] = []
+    for name in (*ARTEFACTS, ALL):
+        chosen = choose(name, settings, task)
+        every = {c.digest: c for each, its in chosen for c in each.cells(its)}
+        missing = found.missing(every.values())
+        whole, left = (
+            math.ceil(sum(map(pace.seconds, cells)) / max(min(workers or cores(), len(cells)), 1))
+            for cells in (list(every.values()), missing)
+        )
+        about = chosen[0][0].about if name != ALL else "everything for one task, shared runs once"
+        rows.append({
+            "artefact": name, "runs": len(every), "done": len(every) - len(missing),
+            "seconds": whole, "seconds_left": left, "shows": about,
+        })  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps({"artefacts": rows, "task": settings.task}))
+        return
+    print_rows(
+        [
+            {
+                "artefact": row["artefact"],
+                "runs": str(row["runs"]),
+                "done": str(row["done"]),
+                "time": _about(row["seconds"]),
+                "left": "all" if row["runs"] and not row["done"] else _about(row["seconds_left"]),
+                "shows": row["shows"],
+            }
+            for row in rows
+        ]
+    )
+    typer.echo(
+        f"for {task or f'{Settings.task} (fig13 to fig16: all four tasks)'},"
+        f" {settings.seeds} seed{'s'[: settings.seeds > 1]}{', quick' if settings.quick else ''};"
+        f" runs under {found.out}; {pace.source}"
+    )
+
+
+def _about(seconds: float) -> str:
+    """A time that nobody should take for exact.
+
+    >>> _about(0), _about(40), _about(4000), _about(400_000)
+    ('–', 'under 1 min', 'about 1.1 h', 'about 4.6 days')
+    """
+    if seconds < 60:
+        return "under 1 min" if seconds > 0 else "–"
+    for unit, name in ((86400, "days"), (3600, "h")):
+        if seconds >= unit:
+            return f"about {seconds / unit:.1f} {name}"
+    return f"about {round(seconds / 60)} min"
+
+
+def make(artefact: Artefact, settings: Settings, found: Results, directory: Path) -> Made:
+    """Write what the runs amount to: the table, and pictures where they can be drawn."""
+    directory.mkdir(parents=True, exist_ok=True)
+    stem = directory / f"{artefact.name}-{settings.task}"
+    try:
+        pictures = write_pictures(artefact, settings, found, stem)
+    except MissingExtraError as error:
+        typer.echo(f"no picture: {error}", err=True)
+        pictures = []
+    table, cells = artefact.table(settings, found), artefact.cells(settings)
+    table = replace(table, notes=[*table.notes, *verdicts(found, cells)])
+    if absent := [cell.title for cell in found.missing(cells)]:
+        table = replace(
+            table, notes=[f"Missing, because they failed: {listing(absent)}.", *table.notes]
+        )
+    note = settings.note if cells else settings.task
+    lead = f"{note}\n\n```sh\n{settings.command(artefact.name)}\n```"
+    files = write_table(table, stem, lead=lead, pictures=pictures) + pictures
+    return Made(artefact.name, note, table, files)
+
+
+def show(made: Sequence[Made], as_json: bool, *, alone: bool) -> None:
+    """Print what was made; several together are named with their files only."""
+    if as_json:
+        objects = [_plain(each) for each in made]
+        if objects:
+            typer.echo(json.dumps(objects[0] if alone else {"artefacts": objects}))
+        return
+    for each in made:
+        typer.echo(f"{each.table.title}\n{each.note}")
+        if alone:
+            print_rows(each.table.shown)
+            for note in each.table.notes:
+                typer.echo(f"- {note}")
+        typer.echo(f"written: {', '.join(map(str, each.files))}")
+
+
+def _plain(made: Made) -> dict[str, Any]:
+    # JSON has no infinity, which is how many times less nothing is.
+    rows = [{k: None if v == math.inf else v for k, v in row.items()} for row in made.table.values]
+    return {"artefact": made.name, "rows": rows, "files": list(map(str, made.files))}
+
+
+def print_rows(rows: Sequence[Mapping[str, str]]) -> None:
+    """Rows of the same columns, numbers to the right."""
+    if not rows:
+        return
+    table = RichTable(*rows[0], box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "left" if column.header in ("shows", "statement") else "right"
+    for row in rows:
+        table.add_row(*row.values())
+    # A pipe has no width of its own, and one line each is what a reader wants there.
+    Console(highlight=False, width=None if sys.stdout.isatty() else 240).print(table)

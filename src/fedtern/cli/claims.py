@@ -1,0 +1,30 @@
+"""``fedtern reproduce --check``: the paper's claims and what finished runs say of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import typer
+
+from fedtern.cli.artefacts import print_rows
+from fedtern.reproduce import Results
+from fedtern.reproduce.claims import check
+from fedtern.reproduce.outputs import write_claims
+
+
+def show_claims(found: Results, directory: Path, as_json: bool) -> None:
+    """Print and write every claim with its verdict, and every comparison with its numbers."""
+    summary, details = check(found)
+    lead = f"```sh\nfedtern reproduce --check --out {found.out}\n```"
+    files = list(map(str, write_claims(summary, details, directory, lead=lead)))
+    if as_json:
+        rows = {"claims": summary.values, "comparisons": details.values}
+        typer.echo(json.dumps({**rows, "files": files}))
+        return
+    print_rows(details.shown)
+    typer.echo("")
+    print_rows(summary.shown)
+    for note in summary.notes:
+        typer.echo(f"- {note}")
+    typer.echo(f"written: {', '.join(files)}")

@@ -1,0 +1,157 @@
+"""Where a node keeps what a client must not forget: its directory, or a simulation's context."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from logging import WARNING
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote
+
+from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.common import log
+
+from fedtern.errors import DecodeError, StoreError
+from fedtern.files import write_whole
+from fedtern.flower.frames import KEY
+from fedtern.protocol import Client
+from fedtern.snapshot import Snapshot
+from fedtern.store import DurableClient, Store
+
+STATE_DIRECTORY = "fedtern-state"  # in a node's configuration
+_STATE = "state"
+Make = Callable[[], Client]
+
+
+class Home(Protocol):
+    """A client's state, and notes beside it."""
+
+    def note(self, name: str) -> str | None:
+        """What was noted under a name."""
+        ...
+
+    def take_note(self, name: str, text: str) -> None:
+        """Note something, durably."""
+        ...
+
+    def client(self, make: Make) -> AbstractContextManager[Client | DurableClient]:
+        """The client as it was left, while the context lasts; a new one if that cannot be read."""
+        ...
+
+    def forget(self) -> None:
+        """Drop the client's state; notes stay."""
+        ...
+
+
+class ContextHome:
+    """A record in the state that Flower keeps for a node of a simulation."""
+
+    def __init__(self, state: RecordDict) -> None:
+        if KEY not in state:
+            state[KEY] = ConfigRecord()
+        self._record = state.config_records[KEY]
+
+    def note(self, name: str) -> str | None:
+        """What was noted under a name."""
+        text = self._record.get(name)
+        return text if isinstance(text, str) else None
+
+    def take_note(self, name: str, text: str) -> None:
+        """Note something."""
+        self._record[name] = text
+
+    @contextmanager
+    def client(self, make: Make) -> Iterator[Client]:
+        """The client as it was left; what becomes of it is kept unless there is an error."""
+        client, data = make(), self._record.get(_STATE)
+        if isinstance(data, bytes):
+            try:
+                client.restore(Snapshot.from_bytes(data))
+            except (DecodeError, KeyError, ValueError) as error:
+                _warn("the state in the context", error)
+                client = make()
+        yield client
+        self._record[_STATE] = client.snapshot().to_bytes()
+
+    def forget(self) -> None:
+        """Drop the client's state."""
+        self._record.pop(_STATE, None)
+
+
+class DirectoryHome:
+    """A directory of a federation, under that of a node."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def note(self, name: str) -> str | None:
+        """What was noted under a name."""
+        try:
+            return self._file(name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            _warn(str(self._file(name)), error)
+            return None
+
+    def take_note(self, name: str, text: str) -> None:
+        """Note something, durably."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_whole(self._file(name), [text.encode()])
+        except OSError as error:
+            raise StoreError(f"cannot write {self._file(name)}: {error.strerror}") from error
+
+    def _file(self, name: str) -> Path:
+        return self.path / f"{name}.json"
+
+    @contextmanager
+    def client(self, make: Make) -> Iterator[DurableClient]:
+        """The client as it was left; what happens to it is on disk before anyone hears of it."""
+        store = Store(self.path)
+        try:
+            try:
+                client = DurableClient(make(), store)
+            except StoreError as error:
+                if isinstance(error.__cause__, OSError):
+                    raise  # of the disk, not of what is on it
+                _warn(str(self.path), error)
+                store.close()
+                self.forget()
+                store = Store(self.path)
+                client = DurableClient(make(), store)
+            yield client
+        finally:
+            store.close()
+
+    def forget(self) -> None:
+        """Drop the client's state."""
+        for path in [*self.path.glob("*.safetensors"), *self.path.glob("*.log")]:
+            path.unlink(missing_ok=True)
+
+
+def home_of(context: Context, federation: str, *, in_context: bool) -> Home:
+    """Where a node's client of a federation lives."""
+    if in_context:
+        return ContextHome(context.state)
+    root = context.node_config.get(STATE_DIRECTORY)
+    parent = Path(str(root)).expanduser() if root else default_directory() / str(context.node_id)
+    return DirectoryHome(parent / f"federation-{quote(federation, safe='')}")
+
+
+def default_directory() -> Path:
+    """Where nodes keep their states if nothing else is said."""
+    root = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(root) / "fedtern" / "flower"
+
+
+def _warn(what: str, error: Exception) -> None:
+    log(
+        WARNING,
+        "fedtern: %s cannot be read (%s): asking for the whole model and going on with an empty"
+        " residual",
+        what,
+        error,
+    )

@@ -1,0 +1,213 @@
+"""A server's side of the conversation, while a run lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from logging import WARNING
+from typing import NamedTuple
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.common import log
+from flwr.serverapp import Grid
+
+from fedtern import __version__
+from fedtern.errors import DuplicateUpload, FedternError, RemoteProtocolError, in_a_sentence
+from fedtern.flower import frames
+from fedtern.flower.charter import Charter
+from fedtern.flower.frames import KEY, Answer, Hello, Turn
+from fedtern.flower.ledger import Ledger
+from fedtern.flower.roster import Member, Roster
+from fedtern.protocol import Server
+from fedtern.store import DurableServer
+
+_SHARED = "two nodes must not share one state directory: give each its own fedtern-state"
+
+_NO_MOD = (
+    "it does not answer a hello of fedtern: does its ClientApp have"
+    " mods=[fedtern.flower.compression()]?"
+)
+
+
+class Reply(NamedTuple):
+    """What a node sent back: its frame, if there was one, and whatever its app put beside it."""
+
+    node: int
+    answer: Answer | None
+    content: RecordDict
+
+
+class Session:
+    """Knows where each client is, tells it what it missed, and hears what it has to say.
+
+    Nothing that a node does, or leaves undone, is an error here: it is reported, and the round goes
+    on without that node.
+    """
+
+    def __init__(
+        self,
+        charter: Charter,
+        server: Server | DurableServer,
+        ledger: Ledger,
+        grid: Grid,
+        timeout: float,
+    ) -> None:
+        self.charter, self.server, self.ledger = charter, server, ledger
+        self.grid, self.timeout = grid, timeout
+        self.roster = Roster(ledger)
+        self.dropped: list[str] = []  # why turns of this round came to nothing
+        self.sizes: list[int] = []  # of what was sent last, in the order of nodes
+        self._sent: dict[int, Message] = {}
+
+    def turns(self, messages: Iterable[Message], config_key: str) -> list[Message]:
+        """The messages of a strategy, with what each node missed in the place of the model."""
+        messages = list(messages)
+        self.greet([message.metadata.dst_node_id for message in messages])
+        # A list: some of Flower's grids go through it twice.
+        self._sent, self.sizes, taken = {}, [], dict[int, int]()
+        for message in messages:
+            node = message.metadata.dst_node_id
+            if (member := self.roster.get(node)) is None:
+                continue
+            if (other := taken.setdefault(member.client, node)) != node:
+                self.drop(node, f"{_SHARED} (node {other} is that client)")
+                continue
+            turn = self._turn(member)
+            self.sizes.append(len(turn.data))
+            keys = (self.charter.arrays, config_key)
+            self._sent[node] = _with_frame(message, *keys, turn.to_bytes())
+        if self.sizes:
+            self.ledger.counts.down.add(self.sizes, 0.0)
+        return list(self._sent.values())
+
+    def _turn(self, member: Member) -> Turn:
+        server, fresh = self.server, False
+        if (member.round, member.stamp) == (server.round, server.stamp):
+            data = b""
+        elif 0 <= member.round < server.round:
+            data = server.newest_broadcast(member.round) or server.catch_up(
+                member.client, member.round
+            )
+        else:  # it has nothing yet, or something that is not of this history
+            data, fresh = server.catch_up(member.client, -1), True
+        # Nothing else is ever so long.
+        self.ledger.counts.models += len(data) > 4 * self.charter.layout.size
+        charter = self.charter
+        return Turn(charter.federation, charter.in_context, fresh, member.client, data)
+
+    def greet(self, nodes: Iterable[int]) -> None:
+        """Ask those of some nodes who they are and where, of which that is not known."""
+        strangers = self.roster.strangers(nodes)
+        if not strangers:
+            return
+        hello = Hello(__version__, self.charter.to_json()).to_bytes()
+        self._sent = {
+            node: Message(RecordDict({KEY: ConfigRecord({KEY: hello})}), node, MessageType.TRAIN)
+            for node in strangers
+        }
+        replies = self.grid.send_and_receive(list(self._sent.values()), timeout=self.timeout)
+        # In the order of nodes, so that the numbers they get do not depend on who is fastest.
+        for node, answer, _ in sorted(self.replies(replies), key=_numbered_first):
+            if answer is None:
+                self.drop(node, _NO_MOD)
+            elif answer.kind == frames.HERE:
+                self.roster.enter(node, answer)
+            else:
+                self._send_away(node, answer)
+
+    def replies(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """What nodes have answered to the last messages; those that have not are reported."""
+        # An error that Flower itself reports does not come from the node it is about.
+        nodes = {message.metadata.message_id: node for node, message in self._sent.items()}
+        waiting = dict(self._sent)
+        for message in messages:
+            metadata = message.metadata
+            node = nodes.get(metadata.reply_to_message_id, metadata.src_node_id)
+            if waiting.pop(node, None) is None:
+                log(WARNING, "fedtern: ignoring a message of node %s that nobody waits for", node)
+                continue
+            try:
+                if message.has_error():
+                    raise FedternError(_last_line(message.error.reason))
+                content = message.content
+                yield Reply(node, _answer_in(content), content)
+            except FedternError as error:
+                self.drop(node, in_a_sentence(error))
+        for node in waiting:
+            self.drop(node, f"no answer within {self.timeout:g} seconds")
+
+    def drop(self, node: int, reason: str) -> None:
+        """Go on without a node in this round."""
+        self.dropped.append(f"{self.roster.name(node)}: {reason}")
+        log(WARNING, "fedtern: going on without %s", self.dropped[-1])
+        self.roster.lose(node)
+
+    def take(self, reply: Reply, num_examples: int) -> bool:
+        """Take an upload in; False, and a report, for anything else."""
+        node, answer, member = reply.node, reply.answer, self.roster.get(reply.node)
+        if answer is None or member is None:
+            self.drop(node, "it answers without an upload")
+            return False
+        if answer.kind != frames.UPLOAD or answer.client != member.client:
+            self._send_away(node, answer)
+            return False
+        try:
+            self.server.receive(member.client, answer.data, num_examples)
+        except DuplicateUpload:
+            pass  # of before a restart: it counts once
+        except RemoteProtocolError as error:  # any other error is ours
+            self.drop(node, in_a_sentence(error))
+            return False
+        member.is_at(answer)
+        return True
+
+    def evaluated(self, reply: Reply) -> bool:
+        """Whether a node could evaluate the model, which it then has."""
+        member = self.roster.get(reply.node)
+        if reply.answer is not None or member is None:
+            self._send_away(reply.node, reply.answer or Answer(frames.LOST))
+            return False
+        member.round, member.stamp = self.server.round, self.server.stamp
+        return True
+
+    def _send_away(self, node: int, answer: Answer) -> None:
+        """Go on without a node that has answered something else than was hoped for."""
+        member = self.roster.get(node)
+        if answer.kind == frames.REFUSED:
+            self.dropped.append(answer.reason)
+            self.roster.refuse(node, answer.reason)
+            return
+        out_of_place = f"an answer of kind {answer.kind} and client {answer.client} is out of place"
+        self.drop(node, answer.reason or out_of_place)
+        if member is not None and member.client == answer.client and answer.reason:
+            self.roster.enter(node, answer)  # it has said where it is
+
+
+def _with_frame(message: Message, model_key: str, config_key: str, frame: bytes) -> Message:
+    """A message of its own for one node: a strategy gives the same content to all of them."""
+    content = RecordDict({name: r for name, r in message.content.items() if name != model_key})
+    config = dict(message.content.config_records.get(config_key, {}))
+    content[config_key] = ConfigRecord({**config, KEY: frame})
+    metadata = message.metadata
+    return Message(
+        content,
+        metadata.dst_node_id,
+        metadata.message_type,
+        ttl=metadata.ttl,
+        group_id=metadata.group_id,
+    )
+
+
+def _numbered_first(reply: Reply) -> tuple[bool, int]:
+    """Nodes that have a number come before those that are given one that is not taken."""
+    return reply.answer is None or reply.answer.client is None, reply.node
+
+
+def _answer_in(content: RecordDict) -> Answer | None:
+    record = content.config_records.get(KEY)
+    data = None if record is None else record.get(KEY)
+    return frames.read_answer(data) if isinstance(data, bytes) else None
+
+
+def _last_line(reason: str | None) -> str:
+    lines = (reason or "no reason given").strip().splitlines()
+    return lines[-1] if lines else "no reason given"

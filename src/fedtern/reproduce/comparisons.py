@@ -1,0 +1,170 @@
+"""The questions that finished runs are asked: who is above whom, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from fedtern.engines.local import Round
+from fedtern.environment import Environment
+from fedtern.report.words import digits
+from fedtern.reproduce.scenes import (
+    FEDAVG,
+    SIGNSGD,
+    STC,
+    Key,
+    Kind,
+    Scene,
+    Standing,
+    in_seeds,
+    usual,
+)
+from fedtern.reproduce.verdicts import COMPRESSED, STRONG
+
+Scenes = Mapping[Key, Scene]
+Gentler = Callable[[Environment], Environment]
+
+SMALL_BATCH, LOW = 20, 0.1  # what the paper calls small and low is below these: its own base
+
+
+class Comparison(NamedTuple):
+    """One ordering in one scene; ``ours`` should win over ``other`` if the paper is right."""
+
+    scene: Scene
+    what: str
+    ours: str
+    other: str
+    margin: float
+    holds: bool
+
+
+def non_iid(place: Environment) -> bool:
+    """Whether clients hold fewer than all classes, or mixtures of their own."""
+    skewed = place.split == "classes" and place.classes_per_client < Environment.classes_per_client
+    return skewed or place.split in ("dirichlet", "natural")
+
+
+def small_batches(place: Environment) -> bool:
+    """Whether batches are smaller than the paper's base has them."""
+    return place.batch_size < SMALL_BATCH
+
+
+def low_participation(place: Environment) -> bool:
+    """Whether fewer than a tenth of the clients take part in a round."""
+    return place.participation < LOW
+
+
+def _compared(
+    scene: Scene, what: str, ours: Standing | None, other: Standing | None
+) -> Iterator[Comparison]:
+    if ours is not None and other is not None:
+        margin = ours.accuracy - other.accuracy
+        yield Comparison(scene, what, ours.words, other.words, margin, margin > 0)
+
+
+def above(
+    rival: Mapping[str, Any], fits: Callable[[Environment], bool], scenes: Scenes
+) -> Iterator[Comparison]:
+    """STC against a rival, each with the momentum that suits it better."""
+    what = f"STC above {'FedAvg' if rival is FEDAVG else 'signSGD'}"
+    for scene in scenes.values():
+        if fits(scene.key.environment):
+            yield from _compared(scene, what, scene.better(STC), scene.better(rival))
+
+
+def without_momentum(scenes: Scenes) -> Iterator[Comparison]:
+    """Momentum off against on, where the paper would avoid it."""
+    for scene in scenes.values():
+        place = scene.key.environment
+        # Here the paper's example of a low rate is 10 of 100 clients (Fig. 6, right).
+        if small_batches(place) or (non_iid(place) and place.participation <= LOW):
+            for method, name in ((STC, "STC"), (FEDAVG, "FedAvg")):
+                both = (scene.standing(method, m) for m in (0.0, 0.9))
+                yield from _compared(scene, f"{name} without momentum above with it", *both)
+
+
+def signs_with_momentum(scenes: Scenes) -> Iterator[Comparison]:
+    """Momentum on against off for signSGD, everywhere."""
+    for scene in scenes.values():
+        both = (scene.standing(SIGNSGD, m) for m in (0.9, 0.0))
+        yield from _compared(scene, "signSGD with momentum above without", *both)
+
+
+def cheaper(
+    ours: Kind,
+    rival: Kind,
+    amounts: Mapping[str, Callable[[Round], float]],
+    scenes: Scenes,
+) -> Iterator[Comparison]:
+    """Who takes less of something to the target, on iid data in the paper's base environment.
+
+    Rivals are the kind that is named and what the paper compares both with.
+    """
+
+    def others(method: Mapping[str, Any]) -> bool:
+        return rival(method) or usual(method)
+
+    for scene in scenes.values():
+        if scene.key.environment != Environment() or not (scene.ran(ours) and scene.ran(others)):
+            continue
+        for what, amount in amounts.items():
+            a, b = scene.cheapest(ours, amount), scene.cheapest(others, amount)
+            if a is None and b is None:
+                continue  # nobody got there
+            first, second = (arrival.words if arrival else "n.a." for arrival in (a, b))
+            margin = b.amount - a.amount if a and b else float("nan")
+            holds = a is not None and (b is None or a.amount < b.amount)
+            yield Comparison(
+                scene, f"{what} to {100 * scene.target:g} %", first, second, margin, holds
+            )
+
+
+def compressed(scenes: Scenes) -> Iterator[Comparison]:
+    """What STC sends and receives, against uncompressed training."""
+    for scene in scenes.values():
+        ends = [rounds[-1] for cell, rounds in scene.runs if cell.method == STC]
+        if ends:
+            dense = sum(r.dense_bytes for r in ends)
+            up = dense / max(sum(r.up_bytes_mean for r in ends), 1)
+            down = dense / max(sum(r.down_bytes_mean for r in ends), 1)
+            count = f"{len(ends)} run{'s' * (len(ends) > 1)}"
+            first, second = f"up ×{digits(up)} ({count})", f"down ×{digits(down)}"
+            holds = up > STRONG and down > COMPRESSED
+            yield Comparison(scene, "STC compresses both ways", first, second, float("nan"), holds)
+
+
+def falls_less(gentler: Mapping[str, Gentler], scenes: Scenes) -> Iterator[Comparison]:
+    """What STC loses to a hardship, against what FedAvg loses to it."""
+    for scene in scenes.values():
+        for what, ease in gentler.items():
+            easy = scenes.get(scene.key._replace(environment=ease(scene.key.environment)))
+            if easy is None or easy is scene:
+                continue
+            pairs = [(easy.better(m), scene.better(m)) for m in (STC, FEDAVG)]
+            falls = [(a.accuracy - b.accuracy, min(a.seeds, b.seeds)) for a, b in pairs if a and b]
+            if len(falls) == 2:
+                ours, other = (_fall(*fall) for fall in falls)
+                margin = falls[1][0] - falls[0][0]
+                title = f"STC loses less to {what} than FedAvg"
+                yield Comparison(scene, title, ours, other, margin, margin > 0)
+
+
+def _fall(fall: float, seeds: int) -> str:
+    verb = "loses" if fall >= 0 else "gains"
+    return f"{verb} {100 * abs(fall):.1f} points ({in_seeds(seeds)})"
+
+
+HARDSHIPS: dict[str, Gentler] = {
+    "non-iid data": lambda e: replace(e, classes_per_client=10) if non_iid(e) else e,
+    "small batches": lambda e: replace(e, batch_size=20) if small_batches(e) else e,
+    "unbalanced data": lambda e: replace(e, gamma=1.0),
+}
+PARTIAL: dict[str, Gentler] = {
+    "partial participation": lambda e: replace(e, clients=e.cohort_size, participation=1.0)
+}
+BYTES: dict[str, Callable[[Round], float]] = {
+    "MB up": lambda r: r.up_bytes_mean / 1e6,
+    "MB down": lambda r: r.down_bytes_mean / 1e6,
+}
+ROUNDS: dict[str, Callable[[Round], float]] = {"rounds": lambda r: r.round}

@@ -1,0 +1,147 @@
+"""Finished runs, gathered by where they were made: what is compared with what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from fedtern.engines.local import Round
+from fedtern.environment import Environment
+from fedtern.experiments import Experiment
+from fedtern.experiments.experiment import complete, parse_method
+from fedtern.report.words import digits, method_label
+from fedtern.reproduce.table4 import goal, reached
+
+STC, FEDAVG, SIGNSGD = (
+    complete(parse_method(text)) for text in ("stc", "fedavg:local_steps=400", "signsgd")
+)
+"""The three methods of the paper's comparisons."""
+
+
+Kind = Callable[[Mapping[str, Any]], bool]
+
+
+def often(method: Mapping[str, Any]) -> bool:
+    """Whether it is STC as the paper compares it: without delay, at whatever sparsity."""
+    return bool(method["name"] == "stc" and method["local_steps"] == 1)
+
+
+def seldom(method: Mapping[str, Any]) -> bool:
+    """Whether it is FedAvg, at whatever delay."""
+    return bool(method["name"] == "fedavg")
+
+
+def usual(method: Mapping[str, Any]) -> bool:
+    """Whether it is one of the paper's other methods: uncompressed, or signs."""
+    return method["name"] in ("sgd", "signsgd")
+
+
+def in_seeds(number: int) -> str:
+    """How many runs a figure is the mean of.
+
+    >>> in_seeds(1), in_seeds(3)
+    ('1 seed', '3 seeds')
+    """
+    return f"{number} seed{'s' * (number != 1)}"
+
+
+class Key(NamedTuple):
+    """What runs have in common that differ in method, momentum and seed only."""
+
+    task: str
+    environment: Environment
+    iterations: int
+    learning_rate: float
+    weight_decay: float
+
+
+class Standing(NamedTuple):
+    """A method in a scene: its accuracy on average, and the momentum and seeds that gave it."""
+
+    accuracy: float
+    momentum: float
+    seeds: int
+
+    @property
+    def words(self) -> str:
+        """The accuracy for a reader."""
+        return f"{100 * self.accuracy:.1f} % (m={self.momentum:g}, {in_seeds(self.seeds)})"
+
+
+class Arrival(NamedTuple):
+    """What the cheapest of some methods took to reach the target, and which it was."""
+
+    amount: float
+    label: str
+    seeds: int
+
+    @property
+    def words(self) -> str:
+        """The amount for a reader."""
+        return f"{digits(self.amount)} ({self.label}, {in_seeds(self.seeds)})"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An environment with everything that was run in it."""
+
+    key: Key
+    runs: list[tuple[Experiment, list[Round]]] = field(default_factory=list)
+
+    def standing(self, method: Mapping[str, Any], momentum: float) -> Standing | None:
+        """How a method did with a momentum: the mean of its seeds' highest accuracies."""
+        best = {
+            cell.seed: max(r.accuracy for r in rounds)
+            for cell, rounds in self.runs
+            if cell.method == method and cell.momentum == momentum
+        }
+        return Standing(fmean(best.values()), momentum, len(best)) if best else None
+
+    def better(self, method: Mapping[str, Any]) -> Standing | None:
+        """How a method did with the momentum that suits it better, as the paper compares."""
+        momenta = {cell.momentum for cell, _ in self.runs if cell.method == method}
+        every = [s for m in sorted(momenta) if (s := self.standing(method, m)) is not None]
+        return max(every, key=lambda s: s.accuracy, default=None)
+
+    @property
+    def target(self) -> float:
+        """The accuracy of Table IV."""
+        dense = self.better({"name": "sgd"})
+        return goal(self.key.task, dense.accuracy if dense else None)
+
+    def ran(self, kind: Kind) -> bool:
+        """Whether any method of a kind was run."""
+        return any(kind(cell.method) for cell, _ in self.runs)
+
+    def cheapest(self, kind: Kind, amount: Callable[[Round], float]) -> Arrival | None:
+        """The least that any method of a kind took to the target, None if none got there."""
+        found: dict[str, list[float]] = {}
+        for cell, rounds in self.runs:
+            if kind(cell.method) and (there := reached(rounds, self.target)):
+                label = f"{method_label(cell.method)}, m={cell.momentum:g}"
+                found.setdefault(label, []).append(amount(there))
+        every = [Arrival(fmean(seeds), label, len(seeds)) for label, seeds in found.items()]
+        return min(every, default=None)
+
+    @property
+    def words(self) -> str:
+        """The environment in the paper's notation, and what else is not usual."""
+        place, base = self.key.environment, Environment()
+        data = f"{place.classes_per_client} classes" if place.split == "classes" else place.split
+        parts = [f"{place.cohort_size}/{place.clients} clients", data, f"batch {place.batch_size}"]
+        parts += [f"γ={place.gamma:g}"] if place.gamma != base.gamma else []
+        parts += [f"{100 * place.public:g} % public"] if place.public else []
+        return ", ".join(parts)
+
+
+def gather(recorded: Iterable[tuple[Experiment, list[Round]]]) -> dict[Key, Scene]:
+    """Finished runs by their scenes."""
+    scenes: dict[Key, Scene] = {}
+    for cell, rounds in recorded:
+        key = Key(
+            cell.task, cell.environment, cell.iterations, cell.learning_rate, cell.weight_decay
+        )
+        scenes.setdefault(key, Scene(key)).runs.append((cell, rounds))
+    return scenes

@@ -1,0 +1,115 @@
+"""What a sweep's runs amount to: rows to read, and panels with a line for each method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedtern.reproduce.artefact import Table
+from fedtern.reproduce.looks import head, legend_below, method_look, tidy
+from fedtern.reproduce.paper import ACCURACY, WORDS
+from fedtern.reproduce.results import Results
+from fedtern.reproduce.scores import spread
+from fedtern.reproduce.settings import Settings
+from fedtern.reproduce.sweeps import PLACES, Point, Sweep
+
+_STAR = "the paper's numbers"
+
+NOTES = (
+    "Accuracy in per cent: the highest of each run, as in the paper, and in brackets the last.",
+    "m: the momentum of each client's SGD. All runs of a task have the same learning rate.",
+    "A round is never split, so that FedAvg may train for up to 399 iterations more.",
+)
+
+
+def table(sweep: Sweep, settings: Settings, results: Results) -> Table:
+    """Each environment with what every method came to."""
+    values: list[dict[str, Any]] = []
+    rows: dict[tuple[str, str, float], dict[str, str]] = {}
+    said: dict[tuple[str, str, float], dict[str, str]] = {}
+    for each in settings.each:
+        for point in sweep.points(each):
+            score, paper = point.score(each, results), printed(sweep, each, point)
+            values.append({
+                "task": each.task,
+                "place": point.place,
+                sweep.name: point.value,
+                "method": point.method,
+                "momentum": point.momentum,
+                **score.columns(),
+                "paper": paper,
+            })  # fmt: skip
+            spot, label = (each.task, point.place, point.value), each.label(point.method)
+            head = {"task": each.task, "where": point.place, sweep.name: sweep.tick(point.value)}
+            rows.setdefault(spot, head)[f"{label}, m={point.momentum:g}"] = score.shown
+            if paper is not None:
+                said.setdefault(spot, {})[label] = f"{label}: {100 * paper:.1f}"
+    for spot, row in rows.items() if said else ():
+        row["paper"] = ", ".join(said.get(spot, {}).values())
+    return Table(_title(sweep, settings), values, list(rows.values()), _notes(sweep, settings))
+
+
+def printed(sweep: Sweep, settings: Settings, point: Point) -> float | None:
+    """What the paper prints for a point; it does not say with which momentum."""
+    name = point.method.partition(":")[0]
+    spots = ACCURACY.get(settings.task, {})
+    return spots.get((sweep.name, point.place, point.value, name))
+
+
+def _title(sweep: Sweep, settings: Settings) -> str:
+    return sweep.title + (" (quick)" if settings.quick else "")
+
+
+def _notes(sweep: Sweep, settings: Settings) -> list[str]:
+    several = ["± is the standard deviation over seeds."] if settings.seeds > 1 else []
+    return [*NOTES, *several, WORDS[sweep.name]]
+
+
+def draw(sweep: Sweep, settings: Settings, results: Results, figure: Any) -> None:
+    """A row of panels for each task, a panel for each place, a line for each method."""
+    places = list(settings.choose_places(sweep.places))
+    tasks = settings.each
+    figure.set_size_inches(max(4.4 * len(places), 5.5), 0.9 + 3.1 * len(tasks))
+    grid = figure.subplots(len(tasks), len(places), squeeze=False, sharey="row")
+    for each, panels in zip(tasks, grid, strict=True):
+        for place, axes in zip(places, panels, strict=True):
+            _panel(axes, sweep, each, results, place)
+            axes.set_title(f"{each.task}, {PLACES[place]}", fontsize=10)
+        panels[0].set_ylabel("maximum accuracy in %")
+    for axes in grid[-1]:
+        axes.set_xlabel(sweep.axis)
+    name = _title(sweep, settings)
+    note = f"{tasks[0].planned:,} iterations" if len(tasks) == 1 else "iterations as each task has"
+    seeds = f"{settings.seeds} seeds" if settings.seeds > 1 else "seed 0"
+    head(figure, name, f"{note}, {seeds} (dashed: momentum 0.9)")
+    some = any(printed(sweep, each, p) is not None for each in tasks for p in sweep.points(each))
+    # Columns that hold both momenta of a method, and the paper's stars in one of their own.
+    legend_below(figure, grid, columns=2 if len(places) == 1 else 3 + some, last=_STAR)
+
+
+def _panel(axes: Any, sweep: Sweep, settings: Settings, results: Results, place: str) -> None:
+    lines: dict[tuple[str, float], list[tuple[float, float, float]]] = {}
+    for point in sweep.points(settings):
+        if point.place != place:
+            continue
+        score, paper = point.score(settings, results), printed(sweep, settings, point)
+        line = lines.setdefault((point.method, point.momentum), [])
+        if score.value is not None:
+            line.append((point.value, 100 * score.value, 100 * (spread(score.best) or 0)))
+        if paper is not None:
+            # Above everything: the star is one, however many lines run through it.
+            colour = method_look(settings.experiment(point.method).method)["color"]
+            axes.plot(point.value, 100 * paper, "*", color=colour, markersize=13, zorder=5,
+                      markeredgecolor="white", label=_STAR)  # fmt: skip
+    for (method, momentum), line in lines.items():
+        look = method_look(settings.experiment(method).method)
+        look["linestyle"] = "--" if momentum else "-"
+        label = f"{settings.label(method)}, m={momentum:g}"
+        if line:
+            x, y, deviation = zip(*line, strict=True)
+            axes.errorbar(x, y, deviation, label=label, capsize=2, markersize=5, **look)
+    ticks = sorted(set(settings.values or sweep.values))
+    if sweep.logarithmic:
+        axes.set_xscale("log")
+        axes.minorticks_off()
+    axes.set_xticks(ticks, [sweep.tick(tick) for tick in ticks])
+    tidy(axes)

@@ -1,0 +1,55 @@
+"""Bars of what is sent until a target is reached: Table IV, and the right half of Figure 11."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedtern.report.words import digits
+from fedtern.reproduce import table4
+from fedtern.reproduce.looks import head, method_look, tidy
+from fedtern.reproduce.paper import TRAFFIC
+from fedtern.reproduce.results import Results
+from fedtern.reproduce.scores import mean
+from fedtern.reproduce.settings import Settings
+
+
+def draw(settings: Settings, results: Results, figure: Any) -> None:
+    """Table IV as bars."""
+    methods = table4.methods(settings)
+    figure.set_size_inches(2.5 + 1.0 * len(methods), 4.6)
+    draw_traffic(figure.add_subplot(), methods, settings, results)
+    head(figure, "Table IV: traffic until the target", settings.note)
+
+
+def draw_traffic(axes: Any, methods: Sequence[str], settings: Settings, results: Results) -> None:
+    """Two bars for each method, megabytes up and down; stars are the paper's."""
+    for place, method in enumerate(methods):
+        there = table4.traffic(method, settings, results)
+        colour = method_look(settings.experiment(method).method)["color"]
+        up, down = ([r.up_bytes_mean for r in there], [r.down_bytes_mean for r in there])
+        paper = TRAFFIC.get(method, {}).get(settings.task) or (None, None)
+        for shift, amounts, alpha, star in ((-0.2, up, 1, paper[0]), (0.2, down, 0.45, paper[1])):
+            if amount := mean(amounts):
+                axes.bar(place + shift, amount / 1e6, 0.38, color=colour, alpha=alpha)
+                # At the foot, where no star can be.
+                _foot(axes, place + shift, digits(amount / 1e6), "white" if alpha == 1 else "black")
+            if star:
+                axes.plot(place + shift, star, "*", color="#444444", markeredgecolor="white",
+                          markersize=11, zorder=5)  # fmt: skip
+        if not there:
+            _foot(axes, place, "n.a.", "black")
+    labels = [settings.label(method).replace(" ", "\n") for method in methods]
+    axes.set_xticks(range(len(methods)), labels, fontsize=9)
+    stars = "; stars: the paper's" if any(settings.task in t for t in TRAFFIC.values()) else ""
+    goal = 100 * table4.target(settings, results)
+    axes.set(yscale="log", ylabel=f"MB until {goal:g} %")
+    axes.set_xlabel(f"dark: up, pale: down{stars}")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low / 3, high)  # room for the numbers
+    tidy(axes)
+
+
+def _foot(axes: Any, x: float, text: str, colour: str) -> None:
+    axes.text(x, 0.02, text, ha="center", fontsize=8, color=colour,
+              transform=axes.get_xaxis_transform())  # fmt: skip

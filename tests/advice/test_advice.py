@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fedtern.advice import LESSONS, Point, Record, Situation, advise, collect, dump, load
+from fedtern.cli.app import app
+from fedtern.environment import Environment
+from fedtern.report.runs import load_run
+
+STC = {"name": "stc", "p_up": 1 / 400, "p_down": 1 / 400, "local_steps": 1, "scope": "model"}
+FEDAVG = {"name": "fedavg", "local_steps": 100, "weighted": False}
+
+
+def record(method, curve, momentum=0.0, parameters=7850, **environment):
+    """A run that stood at these accuracies after 100, 200, ... iterations."""
+    rounds = [100 * (i + 1) / method["local_steps"] for i in range(len(curve))]
+    each = 60 if method is STC else 4 * parameters
+    points = tuple(
+        Point(100 * (i + 1), accuracy, each * rounds[i], 5 * each * rounds[i])
+        for i, accuracy in enumerate(curve)
+    )
+    where = Environment(**environment)
+    return Record("logistic-mnist", parameters, method, momentum, where, 300, 1, points)
+
+
+def both(stc, fedavg, **environment):
+    return [record(STC, stc, **environment), record(FEDAVG, fedavg, **environment)]
+
+
+IID = both([0.5, 0.8, 0.9], [0.8, 0.89, 0.9])
+SKEWED = both([0.3, 0.6, 0.88], [0.2, 0.3, 0.4], classes_per_client=1)
+
+
+def test_what_is_quickest_in_the_nearest_runs_is_recommended():
+    slow_link = Situation(parameters=7850, up=1e3, down=1e3, latency=0)
+    advice = advise(slow_link, IID + SKEWED)
+    assert advice.method["name"] == "stc"
+    assert [e.record.method["name"] for e in advice.estimates] == ["stc", "fedavg"]
+    slow_rounds = Situation(parameters=7850, up=1e9, down=1e9, latency=60)
+    assert advise(slow_rounds, IID + SKEWED).method["name"] == "fedavg"
+
+
+def test_a_method_that_does_not_get_there_is_not_recommended_however_quick():
+    advice = advise(Situation(classes=1, parameters=7850, up=1e9, latency=60), IID + SKEWED)
+    assert advice.method["name"] == "stc"
+    assert advice.estimates[-1].reached is None
+    assert any("did not get there: FedAvg n=100 (40.0 %)" in reason for reason in advice.reasons)
+    assert any(reason.startswith("lesson 1") for reason in advice.reasons)
+
+
+def test_estimates_are_the_recorded_figures_scaled_to_the_model():
+    situation = Situation(parameters=7850, up=8e3, down=8e4, latency=2, step=0.5, within=0.02)
+    first = advise(situation, IID).estimates
+    fedavg = next(e for e in first if e.record.method is FEDAVG)
+    assert fedavg.reached is not None
+    assert fedavg.reached.iteration == 200  # 0.89 is within two points of 0.9
+    assert (fedavg.rounds, fedavg.up, fedavg.down) == (2, 2 * 31400, 10 * 31400)
+    assert fedavg.seconds == pytest.approx(2 * 2 + 62800 / 1e3 + 314000 / 1e4 + 200 * 0.5)
+    larger = advise(Situation(parameters=78_500), IID).estimates
+    assert next(e for e in larger if e.record.method is FEDAVG).up == 20 * 31400
+
+
+def test_momentum_is_as_in_the_better_run_and_both_are_named():
+    records = [*IID, record(STC, [0.7, 0.9, 0.92], momentum=0.9)]
+    advice = advise(Situation(parameters=7850, up=1e3), records)
+    assert advice.momentum == 0.9
+    assert any("momentum 0.9: at best 92.0 % there, with 0 90.0 %" in r for r in advice.reasons)
+
+
+@pytest.mark.parametrize(
+    ("situation", "method", "momentum"),
+    [
+        (Situation(classes=1), "stc", 0.0),
+        (Situation(batch_size=1, latency=100), "stc", 0.0),
+        (Situation(participation=0.01, latency=100), "stc", 0.9),
+        (Situation(latency=100), "fedavg", 0.9),
+        (Situation(latency=0.01), "stc", 0.9),
+    ],
+)
+def test_without_runs_the_lessons_decide(situation, method, momentum):
+    advice = advise(situation, [])
+    assert (advice.method["name"], advice.momentum) == (method, momentum)
+    assert "by the lessons alone" in advice.reasons[0]
+
+
+def test_runs_that_are_too_far_away_do_not_decide():
+    advice = advise(Situation(clients=10_000, participation=0.001, batch_size=1), IID)
+    assert "too far" in advice.reasons[0]
+
+
+def test_every_lesson_speaks_up_somewhere():
+    situations = [
+        Situation(classes=1), Situation(batch_size=1), Situation(participation=0.01),
+        Situation(latency=0.01), Situation(latency=100),
+    ]  # fmt: skip
+    spoken = {m.number for m in LESSONS for s in situations if m.applies(s)}
+    assert spoken == {1, 2, 3, 4, 5, 6}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"clients": 0}, {"participation": 0.0}, {"classes": 11}, {"up": 0.0}, {"down": -1.0},
+        {"latency": -1.0}, {"parameters": 0}, {"within": -0.1},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_by_name(wrong):
+    with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must"):
+        Situation(**wrong)
+
+
+def test_records_survive_being_written():
+    assert load(dump(IID)) == load(dump(load(dump(IID))))
+    assert load(dump(IID))[0].points == IID[0].points
+
+
+def write_run(path, seed, accuracies, finished=True):
+    path.mkdir()
+    config = {
+        "task": "logistic-mnist", "method": STC, "environment": {}, "iterations": 300,
+        "learning_rate": 0.04, "momentum": 0.0, "weight_decay": 0.0, "seed": seed,
+    }  # fmt: skip
+    (path / "config.json").write_text(json.dumps({**config, "finished": finished}))
+    lines = [
+        {
+            "iteration": 100 * (i + 1), "accuracy": accuracy, "up_bytes_mean": 6000.0 * (i + 1),
+            "down_bytes_mean": 30000.0 * (i + 1), "dense_bytes": 4 * 7850 * 100 * (i + 1),
+        }
+        for i, accuracy in enumerate(accuracies)
+    ]  # fmt: skip
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return load_run(path)
+
+
+def test_seeds_of_one_cell_become_one_record_and_unfinished_runs_none(tmp_path):
+    runs = [
+        write_run(tmp_path / "a", 0, [0.5, 0.8, 0.9]),
+        write_run(tmp_path / "b", 1, [0.7, 0.8, 0.8]),
+        write_run(tmp_path / "c", 2, [0.1, 0.1, 0.1], finished=False),
+    ]
+    (found,) = collect(runs)
+    assert found.seeds == 2
+    assert found.parameters == 7850
+    assert [point.accuracy for point in found.points] == [0.6, 0.8, 0.85]
+
+
+def test_the_command_recommends_and_says_why():
+    out = CliRunner().invoke(app, ["advise", "--classes", "1"])
+    assert out.exit_code == 0, out.output
+    assert out.output.startswith("--method stc")
+    assert "lesson 1" in out.output
+    assert "FedAvg" in out.output
+    found = json.loads(CliRunner().invoke(app, ["advise", "--classes", "1", "--json"]).output)
+    assert found["method"].startswith("stc:")
+    assert any(not row["reaches_target"] for row in found["estimates"])
+
+
+def test_the_command_refuses_in_a_sentence():
+    out = CliRunner().invoke(app, ["advise", "--classes", "11"])
+    assert out.exit_code == 1
+    assert "classes must be between 1 and the 10 there are, got 11" in out.output
+
+
+def test_runs_of_ones_own_count(tmp_path):
+    write_run(tmp_path / "a", 0, [0.5, 0.8, 0.9])
+    out = CliRunner().invoke(app, ["advise", "--runs", str(tmp_path / "a"), "--json"])
+    assert out.exit_code == 0, out.output

@@ -1,0 +1,578 @@
+"""The two apps together, in one process: what is sent, what is kept, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED HERE: pip install 'fedtern[flower]'")
+
+from direct import DirectGrid, DirectSimulation, app, initial, train
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import strategy as strategies
+from flwr.serverapp.strategy import FedAvg, FedProx
+from flwr.supercore.run import Run
+
+from fedtern import METHODS, DurableServer, LocalProtocolError, Store, fedavg, signsgd, stc
+from fedtern.errors import StoreError
+from fedtern.flower import Compressed, frames
+from fedtern.flower.counters import Wire, count_wire
+from fedtern.flower.frames import KEY
+from fedtern.report import load_run, write_report
+
+ANY = {"min_available_nodes": 1, "min_train_nodes": 1, "min_evaluate_nodes": 1}
+METHOD = stc(p_up=1 / 20, p_down=1 / 20)
+
+
+@pytest.fixture
+def said(caplog):
+    """What Flower's logger was told."""
+    caplog.set_level(logging.INFO, "flwr")
+    return caplog
+
+
+def federate(grid, rounds=3, method=METHOD, **options):
+    strategy = options.pop("strategy", None) or FedAvg(**ANY)
+    start, arrays = options.pop("start", {}), options.pop("arrays", initial())
+    return Compressed(strategy, method, **options).start(grid, arrays, rounds, 1, **start)
+
+
+def flat(arrays):
+    return np.concatenate([array.numpy().ravel() for array in arrays.values()])
+
+
+def final(result, name):
+    return [metrics[name] for metrics in result.train_metrics_clientapp.values()][-1]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_ends_with_the_same_bits_everywhere(tmp_path, name):
+    grid = DirectGrid(tmp_path, [app(), app(), app()])
+    result = federate(grid, rounds=4, method=METHODS[name]())
+    assert np.abs(flat(result.arrays)).max() > 0
+    for node in grid.apps:
+        assert np.array_equal(grid.weights(node), flat(result.arrays))
+
+
+def test_a_model_is_sent_once_and_then_only_what_changed(tmp_path):
+    grid = DirectGrid(tmp_path, [app(), app(), app()])
+    result = federate(grid, rounds=5)
+    assert final(result, "whole-models-sent") == 3
+    assert final(result, "uploads-counted") == 3
+    assert final(result, "payload-up-bytes") < 5 * 3 * 60
+    assert final(result, "payload-down-bytes") < 3 * (4 * 310 + 25) + 8 * 3 * 60
+    assert all(not message.content.array_records for _, message in grid.received)
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(30 / 60)  # weighted
+
+
+def test_evaluation_brings_the_replica_up_to_date_and_sends_nothing_twice(tmp_path):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    result = federate(grid, rounds=2)
+    turns = [
+        frames.read_request(message.content["config"][KEY])
+        for _, message in grid.received
+        if "config" in message.content
+    ]
+    sizes = [len(turn.data) for turn in turns]
+    assert sizes[:2] > [1240, 1240]  # the models
+    assert min(sizes[2:4]) > 0  # with the evaluation, the broadcast
+    assert sizes[4:6] == [0, 0]  # which training needs no more
+    assert list(result.evaluate_metrics_clientapp) == [1, 2]
+
+
+def test_apps_are_given_what_they_would_get_without_compression(tmp_path):
+    seen = []
+
+    def look(message, context):
+        seen.append((dict(message.content["config"]), list(message.content)))
+        return train(message, context)
+
+    grid = DirectGrid(tmp_path, [app(look)])
+    prox = FedProx(**ANY, proximal_mu=0.5)
+    federate(grid, 1, strategy=prox, start={"train_config": ConfigRecord({"rate": 0.1})})
+    assert seen == [({"rate": 0.1, "proximal-mu": 0.5, "server-round": 1}, ["arrays", "config"])]
+
+
+def test_a_federation_goes_on_where_it_stopped(tmp_path):
+    whole = federate(DirectGrid(tmp_path / "a", [app(), app()]), 4, store=tmp_path / "a/fed")
+    grid = DirectGrid(tmp_path / "b", [app(), app()])
+    federate(grid, 2, store=tmp_path / "b/fed")
+    result = federate(grid, 4, store=tmp_path / "b/fed")
+    assert list(result.train_metrics_clientapp) == [3, 4]
+    assert final(result, "whole-models-sent") == 2
+    assert np.array_equal(flat(result.arrays), flat(whole.arrays))
+    again = federate(grid, 4, store=tmp_path / "b/fed")  # nothing is left to do
+    assert np.array_equal(flat(again.arrays), flat(whole.arrays))
+
+
+def test_an_upload_that_a_dead_server_never_counted_is_sent_again_not_trained_again(tmp_path):
+    turns = []
+
+    def count(message, context):
+        turns.append(context.node_id)
+        return train(message, context)
+
+    class Killed(Compressed):
+        def aggregate_train(self, server_round, replies):
+            if server_round == 2:
+                raise KeyboardInterrupt
+            return super().aggregate_train(server_round, replies)
+
+    grid = DirectGrid(tmp_path, [app(count), app(count)])
+    plain = FedAvg(min_available_nodes=1, fraction_evaluate=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        Killed(plain, METHOD, store=tmp_path / "fed").start(grid, initial(), 3, 1)
+    assert len(turns) == 4
+    result = federate(grid, 3, strategy=plain, store=tmp_path / "fed")
+    assert len(turns) == 6  # of the third round only
+    assert result.train_metrics_clientapp[2]["loss"] == pytest.approx((1 * 10 + 0.5 * 20) / 30)
+    whole = federate(DirectGrid(tmp_path / "b", [app(), app()]), 3, federation="fed")
+    assert np.array_equal(flat(result.arrays), flat(whole.arrays))
+
+
+def test_a_node_under_a_new_name_is_known_by_its_state(tmp_path):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    federate(grid, 2, store=tmp_path / "fed")
+    grid.apps[500] = grid.apps.pop(101)  # as after a restart without a key
+    grid.directory(101).rename(grid.directory(500))
+    result = federate(grid, 3, store=tmp_path / "fed")
+    assert final(result, "whole-models-sent") == 2
+    assert np.array_equal(grid.weights(500), flat(result.arrays))
+
+
+@pytest.mark.parametrize("damage", ["cut", "garbage", "gone", "no membership"])
+def test_a_damaged_state_is_replaced_by_the_whole_model(tmp_path, said, damage):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    federate(grid, 2, store=tmp_path / "fed")
+    home = grid.home(101).path
+    for path in home.glob("*.safetensors"):
+        if damage == "cut":
+            path.write_bytes(path.read_bytes()[:100])
+        elif damage == "garbage":
+            path.write_bytes(b"\0" * 5000)
+        elif damage == "gone":
+            path.unlink()
+    if damage == "gone":
+        [path.unlink() for path in home.glob("*.log")]
+    if damage == "no membership":
+        (home / "membership.json").write_text("{")
+    result = federate(grid, 4, store=tmp_path / "fed")
+    assert final(result, "whole-models-sent") == 3
+    assert final(result, "uploads-counted") == 2
+    assert "empty residual" in said.text
+    assert np.array_equal(grid.weights(101), flat(result.arrays))
+
+
+def broken(change):
+    """A train function whose arrays are changed afterwards."""
+
+    def spoil(message, context):
+        reply = train(message, context)
+        arrays = {name: array.numpy().copy() for name, array in reply.content["arrays"].items()}
+        arrays = change(arrays)
+        reply.content["arrays"] = ArrayRecord({n: Array(a) for n, a in arrays.items()})
+        return reply
+
+    return spoil
+
+
+def raising(message, context):
+    raise RuntimeError("out of memory")
+
+
+def without_arrays(message, context):
+    return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+
+def without_examples(message, context):
+    reply = train(message, context)
+    reply.content["metrics"] = MetricRecord({"loss": 1.0})
+    return reply
+
+
+FAULTS = {
+    "NaN": (broken(lambda a: a | {"bias": a["bias"] * np.nan}), "value nan at bias[0]"),
+    "shape": (broken(lambda a: a | {"bias": a["bias"][1:]}), "shape (9,), expected (10,)"),
+    "names": (broken(lambda a: {"weight": a["weight"], "b": a["bias"]}), "lack ['bias']"),
+    "integers": (broken(lambda a: a | {"bias": a["bias"].astype(int)}), "'bias' is int64"),
+    "error": (raising, "out of memory"),
+    "no arrays": (without_arrays, "expected one ArrayRecord"),
+    "no examples": (without_examples, "'num-examples', a whole number"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_node_that_has_nothing_usable_to_say_is_left_out_and_reported(tmp_path, said, fault):
+    spoil, reason = FAULTS[fault]
+    grid = DirectGrid(tmp_path, [app(), app(spoil), app()])
+    result = federate(grid, 3, strategy=FedAvg(fraction_evaluate=0.0))
+    assert [m["uploads-counted"] for m in result.train_metrics_clientapp.values()] == [2, 2, 2]
+    assert final(result, "nodes-dropped") == 1
+    assert final(result, "whole-models-sent") == 3
+    assert "going on without node 101 (client 1)" in said.text
+    assert reason in said.text
+    grid.apps[101] = app()  # mended, it takes part as if nothing had been
+    mended = federate(grid, 3, federation="run-7b")
+    assert final(mended, "uploads-counted") == 3
+
+
+def frame(data):
+    return lambda reply: RecordDict(
+        {KEY: ConfigRecord({KEY: data}), "metrics": MetricRecord({"num-examples": 1})}
+    )
+
+
+def flipped(reply):
+    data = bytearray(reply.content[KEY][KEY])
+    data[-1] ^= 1
+    return frame(bytes(data))(reply)
+
+
+GARBAGE = {
+    "bytes": (frame(b"garbage"), "not a frame"),
+    "nothing": (lambda reply: RecordDict(), "it answers without an upload"),
+    "empty": (frame(b""), "ends 1 bytes early"),
+    "flipped": (flipped, "checksum does not match"),
+    "another client": (
+        frame(frames.Answer(frames.UPLOAD, 0, 1, bytes(3), b"x").to_bytes()),
+        "and client 0 is out of place",
+    ),
+    "not UTF-8": (frame(bytes([0xFD, 1, frames.LOST, 2, 1, 0, 0, 0, 0xFF])), "not UTF-8"),
+    "kind": (frame(bytes([0xFD, 1, 99])), "kind 99"),
+    "silence": (None, "no answer within 1 seconds"),
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage_on_the_wire_costs_its_node_the_round_and_nothing_else(tmp_path, said, garbage):
+    make, reason = GARBAGE[garbage]
+    grid = DirectGrid(tmp_path, [app(), app(), app()])
+
+    def tamper(node, reply):
+        last = grid.received[-1][1].content
+        if node != 101 or "config" not in last or last["config"]["server-round"] != 2:
+            return reply
+        if make is None:
+            return None
+        reply.content = make(reply)
+        return reply
+
+    grid.tamper = tamper
+    result = federate(grid, 4, strategy=FedAvg(fraction_evaluate=0.0))
+    counts = [m["uploads-counted"] for m in result.train_metrics_clientapp.values()]
+    assert counts == [3, 2, 3, 3]
+    assert reason in said.text
+    assert final(result, "whole-models-sent") == 3
+
+
+def test_a_silent_node_does_not_end_a_federation(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app(), None])
+    result = federate(grid, 2)
+    assert final(result, "uploads-counted") == 1
+    assert "no answer" in said.text
+
+
+def test_a_round_without_anybody_changes_nothing(tmp_path):
+    result = federate(DirectGrid(tmp_path, [None]), 2, arrays=initial(0.5))
+    assert final(result, "uploads-counted") == 0
+
+
+def test_a_client_without_the_mod_is_told_what_it_lacks(tmp_path, said):
+    result = federate(DirectGrid(tmp_path, [app(), app(compressed=False)]), 1)
+    assert final(result, "uploads-counted") == 1
+    assert "node 101" in said.text
+
+
+def test_a_server_without_the_wrapper_is_told_what_it_lacks(tmp_path):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    (message, *_) = FedAvg().configure_train(1, initial(), ConfigRecord(), grid)
+    (reply,) = grid.send_and_receive([message])
+    assert "wrap the strategy in fedtern.flower.Compressed" in reply.error.reason
+
+
+def test_a_federation_of_another_method_or_model_is_refused_by_the_node_and_named(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    federate(grid, 1, federation="fed")
+    result = federate(grid, 1, method=fedavg(), federation="fed")
+    assert final(result, "uploads-counted") == 0
+    told = [r.getMessage() for r in said.records if r.levelname == "ERROR"]
+    here = [m for m in told if "this node cannot work with the server" in m]
+    there = [m for m in told if "node 100 takes no part" in m]
+    assert here
+    assert there
+    for message in (*here, *there):
+        assert "name='stc'" in message
+        assert "name='fedavg'" in message
+    other = ArrayRecord({"w": Array(np.zeros(5, np.float32))})
+    Compressed(FedAvg(**ANY), METHOD, federation="fed").start(grid, other, 1, 1)
+    assert "310 values (weight (30, 10), bias (10,)) here and 5 values (w (5,)) there" in said.text
+
+
+def test_another_protocol_is_refused_at_the_first_message_with_both_versions(
+    tmp_path, said, monkeypatch
+):
+    hello = frames.Hello("9.9.9", {}).to_bytes()
+    other = bytes([hello[0], 77]) + hello[2:]
+    message = Message(RecordDict({KEY: ConfigRecord({KEY: other})}), 100, "train")
+    (reply,) = DirectGrid(tmp_path, [app()]).send_and_receive([message])
+    answer = frames.read_answer(reply.content[KEY][KEY])
+    assert answer.kind == frames.REFUSED
+    for text in (answer.reason, said.text):
+        assert "fedtern 9.9.9 and speaks protocol 77" in text
+        assert "this side speaks 1" in text
+
+
+def test_a_method_that_the_node_does_not_know_is_refused(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    tell = grid.send_and_receive
+
+    def forge(messages, *, timeout=None):
+        for message in messages:
+            data = message.content.config_records[KEY][KEY] if KEY in message.content else b""
+            forged = data.replace(b"fedtern.compressors.sparse:SparseTernary", b"os.path:Sparse")
+            if data:
+                message.content.config_records[KEY][KEY] = forged
+        return tell(messages, timeout=timeout)
+
+    grid.send_and_receive = forge
+    assert final(federate(grid, 1), "uploads-counted") == 0
+    assert "os.path has registered no method here" in said.text
+
+
+def test_a_server_that_went_back_in_time_gives_its_clients_the_whole_model(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    federate(grid, 3, federation="fed")
+    result = federate(grid, 2, federation="fed")  # without a store it begins again
+    assert final(result, "whole-models-sent") == 2
+    assert final(result, "uploads-counted") == 2
+    assert np.array_equal(grid.weights(100), flat(result.arrays))
+
+
+def test_a_node_of_another_history_says_so_and_is_sent_the_whole_model(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    federate(grid, 1, federation="fed", arrays=initial(1.0))
+    federate(DirectGrid(tmp_path / "b", [app()]), 3, store=tmp_path / "fed")
+    result = federate(grid, 6, store=tmp_path / "fed")
+    assert "another federation, other initial weights" in said.text
+    assert [m["uploads-counted"] for m in result.train_metrics_clientapp.values()] == [0, 2, 2]
+
+
+def test_two_nodes_with_one_state_directory_are_told_apart(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    federate(grid, 1, store=tmp_path / "fed")
+    grid.apps[500] = app()
+    grid.directory(500).symlink_to(grid.directory(101))
+    result = federate(grid, 2, store=tmp_path / "fed")
+    assert "share one state directory" in said.text
+    assert final(result, "uploads-counted") == 2
+
+
+def test_a_state_that_is_in_use_costs_its_node_the_round_only(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    federate(grid, 1, store=tmp_path / "fed")
+    with Store(grid.home(101).path):  # as by a turn that has not ended
+        result = federate(grid, 2, store=tmp_path / "fed")
+        assert final(result, "uploads-counted") == 1
+    assert "is in use by another process" in said.text
+    assert final(federate(grid, 3, store=tmp_path / "fed"), "uploads-counted") == 2
+
+
+@pytest.fixture
+def simulation(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedtern.flower.strategy.simulated", lambda _grid: True)
+    return DirectSimulation(tmp_path, [app(), app()])
+
+
+def test_states_of_a_simulation_live_in_the_context(tmp_path, simulation):
+    result = federate(simulation, 3)
+    assert final(result, "uploads-counted") == 2
+    assert final(result, "whole-models-sent") == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_context_is_replaced_by_the_whole_model(simulation, said):
+    federate(simulation, 2)
+    for node in simulation.apps:
+        simulation.state(node)[KEY]["state"] = b"damaged"
+    result = federate(simulation, 3)
+    assert "the state in the context cannot be read" in said.text
+    assert final(result, "uploads-counted") == 2
+
+
+def test_a_membership_that_vanishes_is_asked_for_again(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app(), app()])
+
+    def tamper(node, reply):
+        if node == 101 and len([n for n, _ in grid.received if n == 101]) == 1:
+            (grid.home(101).path / "membership.json").unlink()
+        return reply
+
+    grid.tamper = tamper
+    result = federate(grid, 2, strategy=FedAvg(fraction_evaluate=0.0))
+    counts = [m["uploads-counted"] for m in result.train_metrics_clientapp.values()]
+    assert counts == [1, 2]
+    assert "this node knows of no federation 'run-7'" in said.text
+    assert "has lost its state" in said.text
+
+
+def test_an_upload_whose_metrics_are_gone_goes_back_into_the_residual(tmp_path, said):
+    class Killed(Compressed):
+        def aggregate_train(self, server_round, replies):
+            raise KeyboardInterrupt
+
+    grid = DirectGrid(tmp_path, [app(), app()])
+    plain = FedAvg(min_available_nodes=1, fraction_evaluate=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        Killed(plain, METHOD, store=tmp_path / "fed").start(grid, initial(), 2, 1)
+    (grid.home(101).path / "reply.json").unlink()
+    result = federate(grid, 2, strategy=plain, store=tmp_path / "fed")
+    counts = [m["uploads-counted"] for m in result.train_metrics_clientapp.values()]
+    assert counts == [1, 2]
+    assert "the metrics of the upload that this node made before are gone" in said.text
+
+
+def test_nodes_with_other_metrics_count_but_not_in_the_metrics(tmp_path, said):
+    def other(message, context):
+        reply = train(message, context)
+        reply.content["metrics"]["extra"] = 1.0
+        return reply
+
+    result = federate(DirectGrid(tmp_path, [app(), app(), app(other)]), 1)
+    assert final(result, "uploads-counted") == 3
+    assert "extra" not in result.train_metrics_clientapp[1]
+    assert "report other metrics" in said.text
+
+
+def test_a_superlink_that_does_not_tell_what_it_counts_is_no_error():
+    grid = SimpleNamespace(_addr="127.0.0.1:1", _insecure=True, _cert=None, run=Run.create_empty(1))
+    assert count_wire(grid) is None
+
+
+def test_what_flower_counted_is_added_up_over_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedtern.flower.strategy.count_wire", lambda _grid: Wire(1000, 2000))
+    grid = DirectGrid(tmp_path, [app()])
+    first = federate(grid, 1, store=tmp_path / "fed")
+    second = federate(grid, 2, store=tmp_path / "fed")
+    assert (final(first, "wire-up-bytes"), final(first, "wire-down-bytes")) == (1000, 2000)
+    assert (final(second, "wire-up-bytes"), final(second, "wire-down-bytes")) == (2000, 4000)
+    assert load_run(tmp_path / "fed").last["wire_up_bytes"] == 2000
+    page = write_report([tmp_path / "fed"], tmp_path / "report.html").read_text()
+    assert "On the wire:" in page
+
+
+def test_a_broken_disk_of_the_server_is_not_blamed_on_a_node(tmp_path, monkeypatch):
+    def fail(*_args, **_options):
+        raise StoreError("no space left")
+
+    monkeypatch.setattr(DurableServer, "receive", fail)
+    with pytest.raises(StoreError, match="no space left"):
+        federate(DirectGrid(tmp_path, [app()]), 1, store=tmp_path / "fed")
+
+
+def test_numbers_of_old_clients_are_not_given_to_new_ones(tmp_path):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    federate(grid, 1, federation="fed")
+    grid.apps = {50: app(), **grid.apps}
+    result = federate(grid, 1, federation="fed")  # it has no store, and has forgotten
+    assert final(result, "uploads-counted") == 3
+    numbers = [json.loads(grid.home(n).note("membership"))["client"] for n in (50, 100, 101)]
+    assert numbers == [2, 0, 1]
+
+
+def test_other_arrays_of_a_strategy_reach_the_app(tmp_path):
+    class Controlled(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            for message in super().configure_train(server_round, arrays, config, grid):
+                message.content["control"] = initial(0.25)
+                yield message
+
+    seen = []
+
+    def look(message, context):
+        seen.append(message.content["control"]["bias"].numpy().mean())
+        return train(message, context)
+
+    federate(DirectGrid(tmp_path, [app(look)]), 1, strategy=Controlled(**ANY))
+    assert seen == [0.25]
+
+
+def test_it_is_used_through_start_only(tmp_path):
+    with pytest.raises(LocalProtocolError, match=r"outside of its start\(\)"):
+        Compressed(FedAvg()).configure_train(1, initial(), ConfigRecord(), DirectGrid(tmp_path, []))
+
+
+@pytest.mark.parametrize(
+    "name", ["FedAdam", "FedAvgM", "FedMedian", "Krum", "FedTrimmedAvg", "QFedAvg"]
+)
+def test_strategies_that_aggregate_in_their_own_way_are_refused_by_name(name):
+    made = getattr(strategies, name)(**({"client_learning_rate": 0.1} if name == "QFedAvg" else {}))
+    with pytest.raises(ValueError, match=f"cannot wrap {name}.*Use FedAvg, FedProx"):
+        Compressed(made)
+
+
+def test_what_is_no_strategy_is_refused():
+    with pytest.raises(ValueError, match="cannot wrap str"):
+        Compressed("FedAvg")
+
+
+def test_arrays_that_cannot_be_compressed_are_refused_by_name(tmp_path):
+    arrays = ArrayRecord({"bn.num_batches_tracked": Array(np.zeros((), np.int64))})
+    with pytest.raises(ValueError, match=r"'bn.num_batches_tracked' is int64; only float32"):
+        Compressed(FedAvg()).start(DirectGrid(tmp_path, [app()]), arrays)
+    with pytest.raises(ValueError, match="hold no array"):
+        Compressed(FedAvg()).start(DirectGrid(tmp_path, [app()]), ArrayRecord())
+
+
+def test_a_store_of_another_federation_is_refused(tmp_path):
+    federate(DirectGrid(tmp_path, [app()]), 1, store=tmp_path / "fed")
+    with pytest.raises(StoreError, match="belongs to something else"):
+        federate(DirectGrid(tmp_path, [app()]), 1, store=tmp_path / "fed", method=signsgd())
+
+
+def test_a_run_can_be_reported_on(tmp_path):
+    def central(server_round, arrays):
+        return MetricRecord({"centralized_accuracy": 0.1 * server_round, "loss": 1.0})
+
+    grid = DirectGrid(tmp_path, [app(), app()])
+    for rounds in (2, 3):
+        federate(grid, rounds, store=tmp_path / "fed", start={"evaluate_fn": central})
+    run = load_run(tmp_path / "fed")
+    assert [e["round"] for e in run.evaluations] == [1, 2, 3]
+    assert [e["accuracy"] for e in run.evaluations] == pytest.approx([0.1, 0.2, 0.3])
+    assert run.method == {"name": "stc", **{k: v for k, v in run.method.items() if k != "name"}}
+    assert run.method["p_up"] == 1 / 20
+    totals = json.loads((tmp_path / "fed/ledger.json").read_text())
+    assert run.last["up_bytes"] == totals["up"]["total"] > 0
+    assert run.last["down_bytes"] == totals["down"]["total"]
+    page = write_report([tmp_path / "fed"], tmp_path / "report.html").read_text()
+    assert "STC p=1/20 reached 30.0" in page
+    assert "On the wire:" not in page  # there was none
+
+
+def test_a_damaged_ledger_is_named(tmp_path):
+    federate(DirectGrid(tmp_path, [app()]), 1, store=tmp_path / "fed")
+    (tmp_path / "fed/ledger.json").write_text("[]")
+    with pytest.raises(StoreError, match=r"ledger\.json is damaged"):
+        federate(DirectGrid(tmp_path, [app()]), 1, store=tmp_path / "fed")
+
+
+def test_a_name_that_is_too_long_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="a name of at most 64 bytes"):
+        federate(DirectGrid(tmp_path, [app()]), 1, federation="x" * 65)
+
+
+def test_names_of_federations_are_safe_names_of_directories(tmp_path):
+    grid = DirectGrid(tmp_path, [app()])
+    federate(grid, 1, federation="../../etc/ü x")
+    assert grid.home(100).path.name == "federation-..%2F..%2Fetc%2F%C3%BC%20x"
+
+
+def test_without_a_directory_a_node_uses_one_of_the_users(tmp_path, monkeypatch):
+    grid = DirectGrid(tmp_path, [app()])
+    monkeypatch.setattr(grid, "directory", lambda node: "")
+    federate(grid, 1)
+    assert (tmp_path / "state-home/fedtern/flower/100/federation-run-7/membership.json").exists()

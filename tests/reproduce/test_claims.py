@@ -1,0 +1,167 @@
+"""The paper's claims against finished runs: what holds, what does not, and what is not known."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from typer.testing import CliRunner
+
+from fedtern import Environment
+from fedtern.cli import app
+from fedtern.experiments import Experiment
+from fedtern.reproduce import Results
+from fedtern.reproduce.claims import check, verdicts
+from reproduce.fakes import finish, read_csv
+
+TASK = "logistic-mnist"
+SKEWED = Environment(classes_per_client=2)
+
+
+def cell(method, environment=None, momentum=0.0, seed=0, **others):
+    return Experiment.of(TASK, method, environment, momentum=momentum, seed=seed, **others)
+
+
+def summary(out):
+    made, details = check(Results(out))
+    return {row["statement"]: row for row in made.values}, details.values
+
+
+def about(rows, start):
+    (row,) = [row for statement, row in rows.items() if statement.startswith(start)]
+    return row["verdict"], row["holds"], row["comparisons"]
+
+
+def test_without_runs_nothing_is_known(tmp_path):
+    rows, details = summary(tmp_path)
+    assert {row["verdict"] for row in rows.values()} == {"not yet run"}
+    assert details == []
+    names = [row["claim"] for row in rows.values()]
+    assert {f"Lesson {n}" for n in range(1, 7)} | {"R1", "R2", "R3"} <= set(names)
+
+
+def test_an_ordering_that_does_not_hold_says_so_with_its_figures(tmp_path):
+    finish(tmp_path, cell("stc", SKEWED), 0.7, 0.6)
+    finish(tmp_path, cell("fedavg", SKEWED), 0.8)
+    finish(tmp_path, cell("signsgd", SKEWED), 0.5)
+    rows, details = summary(tmp_path)
+    assert about(rows, "non-iid data: STC above FedAvg") == ("did not hold here", 0, 1)
+    assert about(rows, "non-iid data: STC above signSGD") == ("held", 1, 1)
+    assert about(rows, "small batches: STC above FedAvg")[0] == "not yet run"
+    lost = next(row for row in details if row["what"] == "STC above FedAvg")
+    assert (lost["ours"], lost["other"]) == ("70.0 % (m=0, 1 seed)", "80.0 % (m=0, 1 seed)")
+    assert lost["environment"] == "10/100 clients, 2 classes, batch 20"
+    assert not lost["holds"]
+    assert round(lost["margin"], 9) == -0.1
+
+
+def test_each_method_is_judged_by_the_momentum_that_suits_it_better(tmp_path):
+    for seed, accuracy in enumerate((0.84, 0.86)):
+        finish(tmp_path, cell("stc", SKEWED, seed=seed), accuracy)
+    finish(tmp_path, cell("stc", SKEWED, 0.9), 0.2)
+    finish(tmp_path, cell("fedavg", SKEWED), 0.3)
+    finish(tmp_path, cell("fedavg", SKEWED, 0.9), 0.8)
+    rows, details = summary(tmp_path)
+    first = details[0]
+    assert (first["ours"], first["other"]) == ("85.0 % (m=0, 2 seeds)", "80.0 % (m=0.9, 1 seed)")
+    # Momentum off is better for STC here, and worse for FedAvg.
+    assert about(rows, "small batches, or non-iid data at low participation") == (
+        "held in part", 1, 2,
+    )  # fmt: skip
+
+
+def test_momentum_counts_for_signs_everywhere(tmp_path):
+    finish(tmp_path, cell("signsgd"), 0.5)
+    finish(tmp_path, cell("signsgd", momentum=0.9), 0.6)
+    rows, _ = summary(tmp_path)
+    assert about(rows, "momentum is always better for signSGD") == ("held", 1, 1)
+
+
+def test_of_short_and_long_runs_the_long_ones_count(tmp_path):
+    for iterations, accuracy in ((500, 0.1), (5000, 0.9)):
+        finish(tmp_path, cell("stc", SKEWED, iterations=iterations), accuracy)
+        finish(tmp_path, cell("fedavg", SKEWED, iterations=iterations), 0.5)
+    rows, details = summary(tmp_path)
+    assert about(rows, "non-iid data: STC above FedAvg") == ("held", 1, 1)
+    assert {row["iterations"] for row in details} == {5000}
+
+
+def test_the_cheapest_way_to_a_target_is_counted_in_bytes_and_in_rounds(tmp_path):
+    finish(tmp_path, cell("stc"), 0.8, 0.92, up=1e3, down=1e6)
+    finish(tmp_path, cell("fedavg:local_steps=100"), 0.8, 0.92, up=1e6, down=1e6)
+    finish(tmp_path, cell("fedavg"), 0.8, 0.81, up=1, down=1)  # never there
+    rows, details = summary(tmp_path)
+    assert about(rows, "iid data: STC sends the least") == ("held in part", 1, 2)
+    assert about(rows, "iid data: FedAvg takes the fewest rounds") == ("held", 1, 1)
+    up, down = (row for row in details if row["claim"] == "Lesson 4")
+    assert (up["what"], up["holds"]) == ("MB down to 91 %", False)
+    assert (down["what"], down["holds"]) == ("MB up to 91 %", True)
+    assert down["ours"] == "5.00 (STC p=1/400, m=0, 1 seed)"
+    assert down["other"] == "50.0 (FedAvg n=100, m=0, 1 seed)"
+
+
+def test_who_alone_reaches_a_target_wins_and_nobody_does_if_none_does(tmp_path):
+    finish(tmp_path, cell("stc"), 0.5)
+    finish(tmp_path, cell("fedavg"), 0.5)
+    assert about(summary(tmp_path)[0], "iid data: STC sends the least")[0] == "not yet run"
+    finish(tmp_path, cell("sgd"), 0.95)
+    rows, details = summary(tmp_path)
+    assert about(rows, "iid data: STC sends the least") == ("did not hold here", 0, 2)
+    assert any(row["ours"] == "n.a." and row["margin"] is None for row in details)
+
+
+def test_requirements_are_about_bytes_and_about_what_hardships_cost(tmp_path):
+    few = Environment(clients=10, participation=1.0)
+    for method, falls in (("stc", (0.9, 0.85, 0.8)), ("fedavg", (0.9, 0.7, 0.88))):
+        for place, accuracy in zip((Environment(), SKEWED, few), falls, strict=True):
+            finish(tmp_path, cell(method, place), accuracy, up=1e3, down=1e4)
+    rows, details = summary(tmp_path)
+    assert about(rows, "STC compresses up and down") == ("held", 3, 3)
+    assert about(rows, "non-iid data, small batches, unbalanced data") == ("held", 1, 1)
+    assert about(rows, "partial participation") == ("held", 1, 1)
+    losses = next(row for row in details if row["claim"] == "R3")
+    assert losses["ours"] == "gains 10.0 points (1 seed)"
+    assert losses["other"] == "gains 2.0 points (1 seed)"
+
+
+def test_the_command_prints_and_writes_every_verdict(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs = tmp_path / "runs"
+    odd = Environment(clients=200, participation=5 / 200, gamma=0.9, batch_size=10, public=0.1)
+    for place in (SKEWED, odd, Environment(split="dirichlet")):
+        finish(runs, cell("stc", place, iterations=500), 0.7)
+        finish(runs, cell("fedavg", place, iterations=500), 0.8)
+    (runs / "torn").mkdir()
+    (runs / "torn" / "config.json").write_text("{")
+    finish(runs, cell("sgd"), 0.9)
+    (runs / cell("sgd").digest / "config.json").write_text("{}")
+    result = CliRunner().invoke(app, ["reproduce", "--check"])
+    assert result.exit_code == 0, result.output
+    assert "does not hold" in result.stdout
+    assert "5/200 clients, 10 classes, batch 10, γ=0.9, 10 % public" in result.stdout
+    assert "did not hold here" in result.stdout
+    assert "500 of 5,000" in result.stdout
+    page = (tmp_path / "results" / "claims.md").read_text()
+    assert "fedtern reproduce --check" in page
+    assert "## Each comparison" in page
+    rows = read_csv(tmp_path / "results" / "claims.csv")
+    assert {row["holds"] for row in rows if row["claim"] == "Lesson 1"} == {"False"}
+    again = CliRunner().invoke(app, ["reproduce", "--check", "--json"])
+    assert len(json.loads(again.stdout)["comparisons"]) == len(rows)
+
+
+def test_an_artefact_is_judged_by_its_own_cells_only(tmp_path):
+    skewed = Environment(classes_per_client=1)
+    mine = [cell("stc", skewed), cell("fedavg:local_steps=400", skewed)]
+    finish(tmp_path, mine[0], 0.8)
+    finish(tmp_path, mine[1], 0.5)
+    other = Environment(classes_per_client=2)
+    finish(tmp_path, cell("stc", other), 0.3)
+    finish(tmp_path, cell("fedavg:local_steps=400", other), 0.5)
+    lines = verdicts(Results(tmp_path), mine)
+    assert "Lesson 1 (non-iid data: STC above FedAvg): held, in 1 of 1 comparisons." in lines
+    assert not any("Lesson 2" in line for line in lines)
