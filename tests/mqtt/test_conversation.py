@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -502,3 +504,9 @@ def test_training_may_be_a_coroutine(mosquitto):
         assert client.weights.tobytes() == server.weights.tobytes()
 
     asyncio.run(scenario())
+
+
+def test_a_device_needs_neither_torch_nor_a_library_before_it_connects():
+    probe = "import sys, fedtern.mqtt; print({'torch', 'aiomqtt', 'rich'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -43,7 +43,7 @@ def over_mqtt(
     out: Annotated[Path, typer.Option(help="Where the run and the report go.")] = Path("demo-mqtt"),
 ) -> None:
     """Start a broker, a server and clients on this machine, and watch them learn."""
-    environment = Environment(clients=clients, participation=1.0, classes_per_client=2)
+    environment = Environment(clients=clients, participation=0.6, classes_per_client=2)
     method = "stc:p_up=1/20,p_down=1/20"
     with one_sentence(), mosquitto() as port:
         experiment = Experiment.of(
@@ -66,7 +66,7 @@ async def _play(experiment: Experiment, port: int, out: Path) -> None:
         host = Host(
             experiment, dataset, NAME, out / "run", command=command_line(), progress=screen.show
         )
-        cohorts = Sample(size=max(round(0.6 * present), 1), seed=experiment.seed)
+        cohorts = Sample(size=experiment.environment.cohort_size, seed=experiment.seed)
         plan = Plan(cohorts, deadline=10.0, least=present, rounds=host.rounds)
         with _processes(wire.port, present) as running, screen.console.status("learning"):
             serving = asyncio.ensure_future(

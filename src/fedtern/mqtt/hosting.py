@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -83,7 +84,7 @@ class Host:
         """How many local iterations a client that always takes part has made."""
         return self.server.round * self.terms.method.local_steps
 
-    def moved(self, coordinator: Coordinator) -> None:
+    async def moved(self, coordinator: Coordinator) -> None:
         """A round has ended: count what it took, and test the model if it is time to."""
         stats, present = self.stats, max(self.stats.present, 1)
         announced = stats.announced_bytes - self._seen_down
@@ -95,7 +96,8 @@ class Host:
         self._seen_catch_up = stats.catch_up_bytes
         every, steps = self.experiment.evaluate_every, self.terms.method.local_steps
         if coordinator.ended or self.iteration // every > (self.iteration - steps) // every:
-            found = self._evaluate()
+            # In a thread: the broker must not think that nobody is here any more.
+            found = await asyncio.to_thread(self._evaluate)
             self.run.record(found)
             if coordinator.ended:
                 self.run.finish()

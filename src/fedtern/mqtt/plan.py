@@ -46,7 +46,7 @@ class Sample:
     """So many of those who are present, or such a share of them, at random.
 
     >>> Sample(size=2, seed=1).choose(7, [3, 4, 5, 6])
-    [3, 6]
+    [4, 5]
     """
 
     size: int | None = None
@@ -69,7 +69,8 @@ class Sample:
         if size is None or size >= len(present):
             return present
         rng = np.random.default_rng([self.seed, 3, round])
-        return sorted(np.array(present)[rng.choice(len(present), size, replace=False)].tolist())
+        chosen = rng.choice(len(present), size, replace=False)
+        return sorted(present[at] for at in chosen.tolist())
 
 
 @dataclass(frozen=True)
