@@ -7,13 +7,11 @@ stood at each evaluation; ``checkpoint.safetensors`` is what ``resume`` goes on 
 from __future__ import annotations
 
 import json
-import math
 import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +20,7 @@ from fedtern.engines.local import Federation, Round, advance
 from fedtern.engines.simulation import federate
 from fedtern.errors import DecodeError, StoreError
 from fedtern.experiments.experiment import Experiment
+from fedtern.experiments.metrics import read_rounds, write_round
 from fedtern.files import Lock, write_whole
 from fedtern.snapshot import Snapshot
 from fedtern.training.sgd import Sgd
@@ -61,14 +60,7 @@ class Run:
 
     def rounds(self) -> list[Round]:
         """Every evaluation so far; a line that was cut off is left out."""
-        if not self.metrics.exists():
-            return []
-        lines = self.metrics.read_text().split("\n")[:-1]
-        rounds = [json.loads(line) for line in lines]
-        # JSON has no infinity: a loss that is none is written as null.
-        return [
-            Round(**{**r, "loss": math.inf if r["loss"] is None else r["loss"]}) for r in rounds
-        ]
+        return read_rounds(self.metrics)
 
     def finished(self) -> bool:
         """Whether everything has been trained, tested and saved."""
@@ -115,7 +107,7 @@ class Run:
             while federation.iteration < total and not stopped():
                 if (found := advance(federation, total, every)) is not None:
                     tested = found.iteration
-                    lines.write(_line(found))
+                    lines.write(write_round(found))
                     lines.flush()
                     yield found
                 progress(federation)
@@ -124,7 +116,7 @@ class Run:
                     pause = max(checkpoint_seconds, 50 * self._save(federation, lines))
                     saved = time.monotonic()
             if federation.iteration >= total > tested:
-                lines.write(_line(federation.evaluate()))  # a kill came between test and save
+                lines.write(write_round(federation.evaluate()))  # a kill came between test and save
             if federation.resumable or federation.iteration >= total:
                 self._save(federation, lines)
         if federation.iteration >= total:
@@ -191,7 +183,7 @@ class Run:
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self._restore_from(federation, data)
         kept = [r for r in self.rounds() if r.iteration <= federation.iteration]
-        write_whole(self.metrics, [_line(r).encode() for r in kept])
+        write_whole(self.metrics, [write_round(r).encode() for r in kept])
 
     def _restore_from(self, federation: Federation, data: bytes | mmap.mmap) -> None:
         try:
@@ -212,7 +204,7 @@ class Run:
     def record(self, found: Round) -> None:
         """Add an evaluation that was made elsewhere."""
         with self.metrics.open("a") as lines:
-            lines.write(_line(found))
+            lines.write(write_round(found))
 
     def finish(self) -> None:
         """Write down that nothing else is to come."""
@@ -248,9 +240,3 @@ def open_run(
 
 def _pretty(value: dict[str, Any]) -> bytes:
     return (json.dumps(value, indent=2) + "\n").encode()
-
-
-def _line(found: Round) -> str:
-    values = asdict(found)
-    values["loss"] = found.loss if math.isfinite(found.loss) else None
-    return json.dumps(values, allow_nan=False) + "\n"

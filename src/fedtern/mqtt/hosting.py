@@ -55,7 +55,9 @@ class Host:
         task, seed = experiment.make_task(), experiment.seed
         split = experiment.environment.deal(dataset, seed)
         self.experiment, self.progress, self.stats = experiment, progress, Stats()
-        self.run: Run = open_run(experiment, path.parent, exactly=path, command=command)
+        self.run: Run = open_run(
+            experiment, path.parent, exactly=path, command=command, engine="mqtt"
+        )
         self.run.create()
         self._model = FlatModel(task.build(seed))
         self._test = task.examples(dataset)[1]

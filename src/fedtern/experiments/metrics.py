@@ -1,0 +1,25 @@
+"""A run's ``metrics.jsonl``: where things stood at each evaluation, one a line."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+
+from fedtern.engines.local import Round
+
+
+def write_round(found: Round) -> str:
+    """A line of the file."""
+    # JSON has no infinity: a loss that is none is written as null.
+    values = {**asdict(found), "loss": found.loss if math.isfinite(found.loss) else None}
+    return json.dumps(values, allow_nan=False) + "\n"
+
+
+def read_rounds(path: Path) -> list[Round]:
+    """Every evaluation so far; a line that was cut off is left out."""
+    if not path.exists():
+        return []
+    rounds = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+    return [Round(**{**r, "loss": math.inf if r["loss"] is None else r["loss"]}) for r in rounds]
