@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,13 +14,14 @@ pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED HERE: pip install 'fedt
 
 from direct import DirectGrid, DirectSimulation, app, initial, train
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg, FedProx
 from flwr.supercore.run import Run
 
 from fedtern import METHODS, DurableServer, LocalProtocolError, Store, fedavg, signsgd, stc
 from fedtern.errors import StoreError
-from fedtern.flower import Compressed, frames
+from fedtern.flower import Compressed, compression, frames
 from fedtern.flower.counters import Wire, count_wire
 from fedtern.flower.frames import KEY
 from fedtern.report import load_run, write_report
@@ -194,7 +196,17 @@ def without_examples(message, context):
     return reply
 
 
+def claiming(examples):
+    def claim(message, context):
+        reply = train(message, context)
+        reply.content["metrics"] = MetricRecord({"num-examples": examples, "loss": 1.0})
+        return reply
+
+    return claim
+
+
 FAULTS = {
+    "infinitely many examples": (claiming(float("inf")), "a whole number of at least 1, got inf"),
     "NaN": (broken(lambda a: a | {"bias": a["bias"] * np.nan}), "value nan at bias[0]"),
     "shape": (broken(lambda a: a | {"bias": a["bias"][1:]}), "shape (9,), expected (10,)"),
     "names": (broken(lambda a: {"weight": a["weight"], "b": a["bias"]}), "lack ['bias']"),
@@ -435,16 +447,74 @@ def test_an_upload_whose_metrics_are_gone_goes_back_into_the_residual(tmp_path, 
     assert "the metrics of the upload that this node made before are gone" in said.text
 
 
-def test_nodes_with_other_metrics_count_but_not_in_the_metrics(tmp_path, said):
+@pytest.mark.parametrize("value", [1.0, [1.0, 2.0]])
+def test_nodes_with_other_metrics_count_but_not_in_the_metrics(tmp_path, said, value):
     def other(message, context):
         reply = train(message, context)
-        reply.content["metrics"]["extra"] = 1.0
+        reply.content["metrics"]["extra" if value == 1.0 else "loss"] = value
         return reply
 
     result = federate(DirectGrid(tmp_path, [app(), app(), app(other)]), 1)
     assert final(result, "uploads-counted") == 3
     assert "extra" not in result.train_metrics_clientapp[1]
     assert "report other metrics" in said.text
+
+
+@pytest.mark.parametrize("examples", [0, -1, float("nan"), float("inf"), [1, 2]])
+def test_evaluations_of_no_weight_are_left_out(tmp_path, said, examples):
+    def odd(message, context):
+        metrics = MetricRecord({"num-examples": examples, "mean": 1e9})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    apps = [app(), app(), ClientApp(mods=[compression()])]
+    apps[2].train()(train)
+    apps[2].evaluate()(odd)
+    result = federate(DirectGrid(tmp_path, apps), 1)
+    assert result.evaluate_metrics_clientapp[1]["mean"] < 1e6
+    assert "1 nodes report other metrics" in said.text
+
+
+def test_a_node_that_claims_a_number_without_end_takes_no_part(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    lie = frames.Answer(frames.HERE, (1 << 64) - 2).to_bytes()
+    grid.tamper = lambda node, reply: (
+        Message(RecordDict({KEY: ConfigRecord({KEY: lie})}), reply_to=grid.received[-1][1])
+        if node == 101
+        else reply
+    )
+    result = federate(grid, 2, store=tmp_path / "fed")
+    assert final(result, "uploads-counted") == 1
+    assert "it says that it is client 18446744073709551614" in said.text
+    grid.tamper, grid.apps[102] = (lambda _node, reply: reply), app()
+    assert final(federate(grid, 3, store=tmp_path / "fed"), "uploads-counted") == 3
+
+
+def test_a_file_that_cannot_be_read_for_now_costs_a_client_nothing(tmp_path, monkeypatch, said):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    federate(grid, 2, store=tmp_path / "fed")
+    read, failing = Path.read_text, [True]
+
+    def fail(path, *args, **options):
+        if path == grid.home(101).path / "membership.json" and failing:
+            failing.clear()
+            raise OSError(24, "Too many open files")
+        return read(path, *args, **options)
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    result = federate(grid, 4, store=tmp_path / "fed")
+    assert not failing
+    assert final(result, "whole-models-sent") == 2
+    assert final(result, "uploads-counted") == 2
+
+
+def test_figures_that_cannot_be_read_do_not_keep_a_federation_from_going_on(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app()])
+    federate(grid, 2, store=tmp_path / "fed")
+    metrics = tmp_path / "fed" / "metrics.jsonl"
+    metrics.write_bytes(bytes(20) + b"\n" + metrics.read_bytes())
+    federate(grid, 3, store=tmp_path / "fed")
+    assert [e["round"] for e in load_run(tmp_path / "fed").evaluations] == [1, 2, 3]
+    assert "cannot be read and is left out" in said.text
 
 
 def test_a_superlink_that_does_not_tell_what_it_counts_is_no_error():

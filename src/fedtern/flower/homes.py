@@ -92,9 +92,11 @@ class DirectoryHome:
             return self._file(name).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
-        except (OSError, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
             _warn(str(self._file(name)), error)
             return None
+        except OSError as error:  # of the disk, not of what is on it
+            raise StoreError(f"cannot read {self._file(name)}: {error.strerror}") from error
 
     def take_note(self, name: str, text: str) -> None:
         """Note something, durably."""

@@ -10,8 +10,11 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from logging import WARNING
 from pathlib import Path
 from typing import Any
+
+from flwr.common import log
 
 from fedtern.engines.meter import Traffic
 from fedtern.errors import StoreError
@@ -96,7 +99,13 @@ class Ledger:
         path = None if self.directory is None else self.directory / "metrics.jsonl"
         if path is None or not path.exists():
             return []
-        return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+        rows = []
+        for line in path.read_text(errors="replace").split("\n")[:-1]:
+            try:
+                rows.append(json.loads(line))
+            except ValueError:  # figures are no reason not to go on
+                log(WARNING, "fedtern: a line of %s cannot be read and is left out", path)
+        return [row for row in rows if isinstance(row, dict) and "round" in row]
 
     def measured(self, round: int, charter: Charter, metrics: dict[str, Any]) -> None:
         """Write down where things stand after a round."""
@@ -116,8 +125,12 @@ class Ledger:
             "dense_bytes": 4 * charter.layout.size * steps,
             **{name.replace("-", "_"): n for name, n in self.totals().items() if "wire" in name},
         }
-        with (self.directory / "metrics.jsonl").open("a") as lines:
-            lines.write(json.dumps(row, allow_nan=False) + "\n")
+        path = self.directory / "metrics.jsonl"
+        try:
+            with path.open("a") as lines:
+                lines.write(json.dumps(row, allow_nan=False) + "\n")
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror}") from error
 
     def totals(self) -> dict[str, int]:
         """The bytes so far, by the names they have among Flower's metrics."""

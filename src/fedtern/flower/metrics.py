@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from logging import WARNING
@@ -22,7 +23,8 @@ def weight_of(reply: Reply, key: str) -> int:
         return 1
     records = list(reply.content.metric_records.values())
     found = records[0].get(key) if len(records) == 1 else None
-    if not isinstance(found, int | float) or found < 1 or found != int(found):
+    # Not finite is not whole, either.
+    if not isinstance(found, int | float) or found < 1 or not float(found).is_integer():
         raise ValueError(
             f"expected one MetricRecord with {key!r}, a whole number of at least 1, got {found!r}"
             f" in {len(records)} records"
@@ -32,19 +34,30 @@ def weight_of(reply: Reply, key: str) -> int:
 
 def aggregate(replies: Sequence[Reply], combine: Aggregate, strategy: FedAvg) -> MetricRecord:
     """The metrics of some replies, as the strategy combines them; the odd ones are left out."""
-    names = Counter(_names(reply) for reply in replies)
-    usual = names.most_common(1)[0][0] if names else ()
-    alike = [reply.content for reply in replies if _names(reply) == usual]
+    key = strategy.weighted_by_key
+    forms = Counter(_form(reply) for reply in replies if _counts(reply, key))
+    usual = forms.most_common(1)[0][0] if forms else ()
+    alike = [reply.content for reply in replies if _counts(reply, key) and _form(reply) == usual]
     if len(alike) < len(replies):
-        log(WARNING, "fedtern: %s nodes report other metrics than %s: theirs are left out",
-            len(replies) - len(alike), list(usual))  # fmt: skip
-    if len(usual) == 0 or strategy.weighted_by_key not in usual:
+        log(WARNING, "fedtern: %s nodes report other metrics than %s, or no examples: theirs are"
+            " left out", len(replies) - len(alike), [name for name, _ in usual])  # fmt: skip
+    if not alike or (key, None) not in usual:
         return MetricRecord()
     contents = [RecordDict(dict(content.metric_records)) for content in alike]
-    return combine(contents, strategy.weighted_by_key)
+    return combine(contents, key)
 
 
-def _names(reply: Reply) -> tuple[str, ...]:
-    """The names of a reply's metrics; none where it has not exactly one record of them."""
+def _form(reply: Reply) -> tuple[tuple[str, int | None], ...]:
+    """Names and lengths of a reply's metrics; nothing where it has not exactly one record."""
     records = list(reply.content.metric_records.values())
-    return tuple(sorted(records[0])) if len(records) == 1 else ()
+    if len(records) != 1:
+        return ()
+    return tuple(
+        (k, len(v) if isinstance(v, list) else None) for k, v in sorted(records[0].items())
+    )
+
+
+def _counts(reply: Reply, key: str) -> bool:
+    """Whether a reply can be weighed with others: metrics without a weight are nobody's mean."""
+    weights = [r[key] for r in reply.content.metric_records.values() if key in r]
+    return all(isinstance(w, int | float) and 0 < w < math.inf for w in weights)

@@ -11,6 +11,9 @@ from flwr.common import log
 from fedtern.flower.frames import Answer
 from fedtern.flower.ledger import Ledger
 
+MOST_CLIENTS = 1 << 32
+"""Numbers from here on are a mistake, or meant to use them up."""
+
 
 @dataclass
 class Member:
@@ -53,6 +56,9 @@ class Roster:
             client = self._ledger.number() if before is None else before
             if before is not None:
                 log(WARNING, "fedtern: node %s (client %s) has lost its state", node, client)
+        if client >= MOST_CLIENTS:
+            self.refuse(node, f"it says that it is client {client}, of at most {MOST_CLIENTS}")
+            return
         self._ledger.is_taken(client)
         self._clients[node] = client
         self._members[node] = Member(client, answer.round, answer.stamp)

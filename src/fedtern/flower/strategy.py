@@ -164,10 +164,11 @@ class Compressed(Strategy):
         sizes = [len(reply.answer.data) for reply in counted if reply.answer is not None]
         if sizes:
             session.ledger.counts.up.add(sizes, 0.0)
+        taken = len(session.server.uploaded)  # those of before a restart among them
         session.server.finish_round()
         metrics = aggregate(counted, self.strategy.train_metrics_aggr_fn, self.strategy)
         self._measured |= dict(metrics)
-        metrics["uploads-counted"] = len(counted)
+        metrics["uploads-counted"] = taken
         metrics["nodes-dropped"] = len(session.dropped)
         return self._arrays(session), self._with_totals(metrics)
 
