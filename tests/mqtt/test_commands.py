@@ -40,7 +40,7 @@ EXPERIMENT = [
     "--seed",
     "1",
 ]
-EXPERIMENT += ["--iterations", "60", "--evaluate-every", "10", "--momentum", "0.5"]
+EXPERIMENT += ["--iterations", "300", "--evaluate-every", "50", "--momentum", "0.5"]
 METHOD = "stc:p_up=1/20,p_down=1/20"
 
 
@@ -85,15 +85,15 @@ def test_commands_come_to_the_local_engines_bytes_even_if_they_are_killed(mosqui
         "logistic-digits",
         METHOD,
         Environment(clients=3, participation=2 / 3, classes_per_client=4),
-        iterations=60,
+        iterations=300,
         momentum=0.5,
-        evaluate_every=10,
+        evaluate_every=50,
         seed=1,
     )
     metrics = tmp_path / "runs" / f"{experiment.digest}-mqtt" / "metrics.jsonl"
 
     def until(lines: int) -> None:
-        end = time.monotonic() + 90
+        end = time.monotonic() + 180
         while not metrics.exists() or len(metrics.read_text().splitlines()) < lines:
             assert time.monotonic() < end
             assert all(process.poll() is None for process in commands.running.values())
@@ -111,7 +111,7 @@ def test_commands_come_to_the_local_engines_bytes_even_if_they_are_killed(mosqui
         commands.kill("1")
         commands.start("1", *join["1"])
         for process in commands.running.values():
-            assert process.wait(90) == 0
+            assert process.wait(180) == 0
     torch.set_num_threads(1)
     host = Host(experiment, experiment.make_task().load(), "cli", tmp_path / "again")
     with Store(tmp_path / "server") as store:
@@ -121,7 +121,7 @@ def test_commands_come_to_the_local_engines_bytes_even_if_they_are_killed(mosqui
     assert run.config["finished"]
     iterations = [row["iteration"] for row in run.evaluations]
     assert iterations == sorted(iterations)
-    assert iterations[-1] == 60
+    assert iterations[-1] == 300
 
 
 @pytest.mark.slow
@@ -142,9 +142,9 @@ def test_serving_and_joining_end_with_the_federation(
         result = CliRunner().invoke(app, mine)
         assert result.exit_code == 0, result.output
         for process in commands.running.values():
-            assert process.wait(60) == 0
+            assert process.wait(120) == 0
     if here == "serve":
-        assert "round 60: 3 present, 0 called  accuracy" in caplog.text
+        assert "round 300: 3 present, 0 called  accuracy" in caplog.text
         assert "see it with: fedtern report runs/" in result.stdout
 
 
