@@ -11,7 +11,7 @@ from fedtern.advice.situation import Situation
 from fedtern.analytic import bits
 from fedtern.environment import Environment
 from fedtern.layout import Layout
-from fedtern.methods import METHODS, Method
+from fedtern.methods import Method, make_method
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _worth(found: Estimate) -> tuple[float, float]:
 def _estimate(situation: Situation, record: Record, target: float) -> Estimate:
     reached = record.reaching(target)
     point = reached or record.points[-1]
-    method = made(record)
+    method = make_method(record.method)
     rounds = point.iteration / method.local_steps
     up, down = (
         recorded * _scaled(method, way, record.parameters, situation.parameters)
@@ -107,12 +107,6 @@ def _estimate(situation: Situation, record: Record, target: float) -> Estimate:
     sending = 8 * (up / situation.up + down / situation.down)
     seconds = rounds * situation.latency + sending + point.iteration * situation.step
     return Estimate(record, target, reached, rounds, up, down, seconds)
-
-
-def made(record: Record) -> Method:
-    """The method of a record."""
-    parameters = {name: value for name, value in record.method.items() if name != "name"}
-    return METHODS[record.method["name"]](**parameters)
 
 
 def _scaled(method: Method, way: str, recorded: int, wanted: int) -> float:

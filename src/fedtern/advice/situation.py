@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+# What the paper calls small and low is below its own base; of classes, the text names five of ten.
 SMALL_BATCH, LOW_PARTICIPATION, FEW_CLASSES = 20, 0.1, 0.5
 
 

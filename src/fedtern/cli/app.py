@@ -41,7 +41,7 @@ def _needs_torch(_context: typer.Context) -> None:
 
 
 if find_spec("torch") is not None:
-    from fedtern.cli import catalogue, train
+    from fedtern.cli import catalogue, demo, mqtt, train
     from fedtern.cli import reproduce as reproduction
 
     app.command("run")(train.run)
@@ -50,8 +50,6 @@ if find_spec("torch") is not None:
     app.command("tasks")(catalogue.tasks)
     app.command("methods")(catalogue.methods)
     app.command("split")(catalogue.split)
-    from fedtern.cli import demo, mqtt
-
     app.command("serve")(mqtt.serve_command)
     app.command("join")(mqtt.join_command)
     app.add_typer(demo.app, name="demo")

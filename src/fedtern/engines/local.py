@@ -150,8 +150,7 @@ class Federation:
         kept: Vectors = dict(memory)
         if trained.velocity is not None:
             kept[_VELOCITY] = trained.velocity
-            if method.momentum == "mask" and isinstance(update, Sparse | Ternary):
-                trained.velocity[update.indices] = 0
+            method.forget(trained.velocity, update)
         with self.meter.phase("states"):
             self._states.put(i, kept)
         return len(data), bits(method.up, self.server.terms.layout, sent=sent)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtern.environment import Environment
-from fedtern.methods import METHODS, Method
+from fedtern.methods import METHODS, Method, make_method
 from fedtern.names import look_up
 from fedtern.training.sgd import Sgd
 from fedtern.training.tasks import TASKS, Task, get_task
@@ -80,13 +80,11 @@ class Experiment:
 
     def make_method(self) -> Method:
         """The method with its parameters."""
-        parameters = {name: value for name, value in self.method.items() if name != "name"}
-        return METHODS[self.method["name"]](**parameters)
+        return make_method(self.method)
 
     def make_sgd(self) -> Sgd:
-        """How each client trains; a method that has momentum of its own takes that of SGD away."""
-        own = self.make_method().momentum == "memory"
-        return Sgd(self.learning_rate, 0.0 if own else self.momentum, self.weight_decay)
+        """How each client trains."""
+        return Sgd(self.learning_rate, self.momentum, self.weight_decay)
 
     def to_json(self) -> dict[str, Any]:
         """The experiment as JSON would have it."""

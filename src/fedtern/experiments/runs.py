@@ -23,7 +23,6 @@ from fedtern.experiments.experiment import Experiment
 from fedtern.experiments.metrics import read_rounds, write_round
 from fedtern.files import Lock, write_whole
 from fedtern.snapshot import Snapshot
-from fedtern.training.sgd import Sgd
 
 LOCAL = "local"  # the engine that nobody has to name
 
@@ -137,7 +136,7 @@ class Run:
             dataset,
             what.make_method(),
             what.environment,
-            Sgd(what.learning_rate, what.momentum, what.weight_decay),
+            what.make_sgd(),
             seed=what.seed,
             device=device,
             split=split,

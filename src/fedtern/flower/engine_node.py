@@ -10,7 +10,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedtern.engines.trainers import choose_trainer
+from fedtern.engines.trainers import choose_trainer, prepare
 from fedtern.experiments import Experiment
 from fedtern.flower import frames
 from fedtern.flower.charter import Charter
@@ -18,10 +18,9 @@ from fedtern.flower.frames import KEY
 from fedtern.flower.mod import request_in
 from fedtern.flower.node import AnyClient, Node, Worked
 from fedtern.layout import Vector
-from fedtern.protocol import Terms, Uplink, Upload
+from fedtern.protocol import Terms, Upload
 from fedtern.training.clients import Job, LocalTraining, Trainer
 from fedtern.training.flat import FlatModel
-from fedtern.updates import Sparse, Ternary
 
 _TRAINING, _POSITION, _VELOCITY = "training", "position", "velocity"
 
@@ -34,36 +33,29 @@ def client_app(experiment: Experiment, data_dir: str | None) -> ClientApp:
 
 
 @cache  # one for each process, which trains many clients one after the other
-def _prepared(experiment: str, data_dir: str | None) -> tuple[Trainer, LocalTraining, Vector]:
+def _prepared(
+    experiment: str, data_dir: str | None
+) -> tuple[Trainer, LocalTraining, Vector, Terms]:
     what = Experiment.from_json(json.loads(experiment))
-    task, method = what.make_task(), what.make_method()
+    task, seed, environment = what.make_task(), what.seed, what.environment
     dataset = task.load(data_dir)
     torch.set_num_threads(1)
-    model = FlatModel(task.build(what.seed))
-    terms = Terms(model.layout, method)
-    local = LocalTraining(
-        model,
-        task.examples(dataset),
-        what.environment.deal(dataset, what.seed),
-        what.make_sgd(),
-        batch_size=what.environment.batch_size,
-        local_steps=method.local_steps,
-        observe=method.up.memory.observes,
-        restriction=lambda i, t: Uplink(i, terms, what.seed).restriction(t),
-        seed=what.seed,
-    )
-    return choose_trainer(local, workers=0), local, model.weights
+    model = FlatModel(task.build(seed))
+    terms = Terms(model.layout, what.make_method())
+    examples, split = task.examples(dataset), environment.deal(dataset, seed)
+    local = prepare(model, examples, split, terms, environment, what.make_sgd(), seed)
+    return choose_trainer(local, workers=0), local, model.weights, terms
 
 
 def _turn(experiment: str, data_dir: str | None, message: Message, context: Context) -> Message:
     data = request_in(message)
     if data is None:
         raise ValueError("a message without a frame of fedtern")
-    trainer, local, weights = _prepared(experiment, data_dir)
+    trainer, local, weights, terms = _prepared(experiment, data_dir)
     node = Node(message, context, lambda _charter: weights)
     work = partial(_train, trainer, local, message, context)
     reply = node.handle(data, work)
-    _mask(reply, context, Experiment.from_json(json.loads(experiment)), local)
+    _mask(reply, context, terms)
     return reply
 
 
@@ -95,17 +87,15 @@ def _train(
     return Worked(Message(content, reply_to=message), outcome.delta, outcome.moments)
 
 
-def _mask(reply: Message, context: Context, what: Experiment, local: LocalTraining) -> None:
+def _mask(reply: Message, context: Context, terms: Terms) -> None:
     """Forget the momentum of the weights that an upload told of, where the method says so."""
-    method, kept = what.make_method(), context.state.config_records.get(_TRAINING)
+    method, kept = terms.method, context.state.config_records.get(_TRAINING)
     velocity = None if kept is None else kept.get(_VELOCITY)
     if method.momentum != "mask" or kept is None or not isinstance(velocity, bytes):
         return
     answer = frames.read_answer(bytes(reply.content.config_records[KEY][KEY]))  # type: ignore[arg-type]
     if answer.kind != frames.UPLOAD:
         return
-    update = Upload.open(answer.data, Terms(local.model.layout, method)).update
-    if isinstance(update, Sparse | Ternary):
-        masked = np.frombuffer(velocity, np.float32).copy()
-        masked[update.indices] = 0
-        kept[_VELOCITY] = masked.tobytes()
+    masked = np.frombuffer(velocity, np.float32).copy()
+    method.forget(masked, Upload.open(answer.data, terms).update)
+    kept[_VELOCITY] = masked.tobytes()

@@ -35,9 +35,9 @@ def weight_of(reply: Reply, key: str) -> int:
 def aggregate(replies: Sequence[Reply], combine: Aggregate, strategy: FedAvg) -> MetricRecord:
     """The metrics of some replies, as the strategy combines them; the odd ones are left out."""
     key = strategy.weighted_by_key
-    forms = Counter(_form(reply) for reply in replies if _counts(reply, key))
-    usual = forms.most_common(1)[0][0] if forms else ()
-    alike = [reply.content for reply in replies if _counts(reply, key) and _form(reply) == usual]
+    forms = [(_form(reply), reply.content) for reply in replies if _counts(reply, key)]
+    ((usual, _),) = Counter(form for form, _ in forms).most_common(1) or [((), 0)]
+    alike = [content for form, content in forms if form == usual]
     if len(alike) < len(replies):
         log(WARNING, "fedtern: %s nodes report other metrics than %s, or no examples: theirs are"
             " left out", len(replies) - len(alike), [name for name, _ in usual])  # fmt: skip

@@ -5,7 +5,8 @@ Adding one is a compressor, a function and a row of ``METHODS``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from fedtern.methods import literature as papers
 from fedtern.methods.dense import ef_signsgd, fedavg, qsgd, sgd, signsgd, terngrad
@@ -37,6 +38,16 @@ METHODS: dict[str, Recipe] = {
     )
 }
 """Every method by the name it has on the command line."""
+
+
+def make_method(described: Mapping[str, Any]) -> Method:
+    """The method of a name and parameters, as experiments and their records have it.
+
+    >>> make_method({"name": "fedavg", "local_steps": 25}) == fedavg(25)
+    True
+    """
+    parameters = {name: value for name, value in described.items() if name != "name"}
+    return METHODS[described["name"]](**parameters)
 
 
 def register_method(

@@ -11,7 +11,9 @@ from typing import Literal
 from fedtern.aggregate import Aggregate
 from fedtern.codecs import Codec, DenseCodec, ExactCodec
 from fedtern.compressors import Identity
+from fedtern.layout import Vector
 from fedtern.memory import ErrorFeedback, Memory, Memoryless
+from fedtern.updates import Sparse, Ternary, Update
 
 Momentum = Literal["keep", "mask", "memory"]
 Loss = Literal["none", "unbiased", "biased", "error feedback"]
@@ -58,6 +60,11 @@ class Method:
             raise ValueError(f"local_steps must be at least 1, got {self.local_steps}")
         if self.momentum not in ("keep", "mask", "memory"):
             raise ValueError(f'momentum must be "keep", "mask" or "memory", got {self.momentum!r}')
+
+    def forget(self, velocity: Vector, update: Update) -> None:
+        """Forget the momentum of what an upload told of, in place, if the method says so."""
+        if self.momentum == "mask" and isinstance(update, Sparse | Ternary):
+            velocity[update.indices] = 0
 
     @cached_property
     def digest(self) -> bytes:

@@ -17,8 +17,6 @@ from fedtern.snapshot import Snapshot
 from fedtern.store import DurableClient, Store
 from fedtern.training.clients import Job
 from fedtern.training.flat import FlatModel
-from fedtern.training.sgd import Sgd
-from fedtern.updates import Sparse, Ternary
 
 
 class Participant:
@@ -58,8 +56,7 @@ class Participant:
             seed=seed,
         )
         self.terms, self.examples = core.terms, int(split.sizes[client_id])
-        sgd = Sgd(experiment.learning_rate, experiment.momentum, experiment.weight_decay)
-        examples = task.examples(dataset, device)
+        examples, sgd = task.examples(dataset, device), experiment.make_sgd()
         local = prepare(model, examples, split, core.terms, environment, sgd, seed)
         self._trainer = choose_trainer(local, workers=0)
         self._path = None if store is None else store.path / "training.safetensors"
@@ -80,9 +77,8 @@ class Participant:
     def uploaded(self, data: bytes) -> None:
         """What was learned is on its way: go on from there."""
         upload, velocity = Upload.open(data, self.terms), self._turn
-        masked = self.terms.method.momentum == "mask"
-        if velocity is not None and masked and isinstance(upload.update, Sparse | Ternary):
-            velocity[upload.update.indices] = 0
+        if velocity is not None:
+            self.terms.method.forget(velocity, upload.update)
         self._velocity, self._round = velocity, upload.head.round
         self._position += self.terms.method.local_steps
         if self._path is not None:

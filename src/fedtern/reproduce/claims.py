@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from fedtern.advice.situation import LOW_PARTICIPATION as LOW
+from fedtern.advice.situation import SMALL_BATCH
 from fedtern.experiments import Experiment
 from fedtern.reproduce import comparisons as ask
 from fedtern.reproduce.artefact import Table
@@ -101,8 +103,8 @@ NOTES = (
     "Every finished run counts, whoever asked for it; where one place was run for several numbers"
     " of iterations, the longest runs. Accuracies are the highest of each run, on average over"
     " seeds; of momentum on and off, the better one of each method, as in the paper.",
-    f"Non-iid: fewer than 10 classes for each client. Small batches: below {ask.SMALL_BATCH}. Low"
-    f" participation: below {100 * ask.LOW:g} %; for Lesson 6, {100 * ask.LOW:g} % as well.",
+    f"Non-iid: fewer than 10 classes for each client. Small batches: below {SMALL_BATCH}. Low"
+    f" participation: below {100 * LOW:g} %; for Lesson 6, {100 * LOW:g} % as well.",
     f"R1: up by more than ×{STRONG:g} and down by more than ×{COMPRESSED:g}. R2 and R3: against"
     " the same environment without the hardship.",
     "Held: in all comparisons. Held in part: in some. Did not hold here: in none.",

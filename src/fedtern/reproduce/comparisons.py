@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from fedtern.advice.situation import LOW_PARTICIPATION, SMALL_BATCH
 from fedtern.engines.local import Round
 from fedtern.environment import Environment
 from fedtern.report.words import digits
@@ -24,8 +25,6 @@ from fedtern.reproduce.verdicts import COMPRESSED, STRONG
 
 Scenes = Mapping[Key, Scene]
 Gentler = Callable[[Environment], Environment]
-
-SMALL_BATCH, LOW = 20, 0.1  # what the paper calls small and low is below these: its own base
 
 
 class Comparison(NamedTuple):
@@ -52,7 +51,7 @@ def small_batches(place: Environment) -> bool:
 
 def low_participation(place: Environment) -> bool:
     """Whether fewer than a tenth of the clients take part in a round."""
-    return place.participation < LOW
+    return place.participation < LOW_PARTICIPATION
 
 
 def _compared(
@@ -78,7 +77,7 @@ def without_momentum(scenes: Scenes) -> Iterator[Comparison]:
     for scene in scenes.values():
         place = scene.key.environment
         # Here the paper's example of a low rate is 10 of 100 clients (Fig. 6, right).
-        if small_batches(place) or (non_iid(place) and place.participation <= LOW):
+        if small_batches(place) or (non_iid(place) and place.participation <= LOW_PARTICIPATION):
             for method, name in ((STC, "STC"), (FEDAVG, "FedAvg")):
                 both = (scene.standing(method, m) for m in (0.0, 0.9))
                 yield from _compared(scene, f"{name} without momentum above with it", *both)

