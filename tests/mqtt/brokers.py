@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import time
@@ -52,6 +54,25 @@ class Mosquitto:
             (self.process.kill if kill else self.process.terminate)()
             self.process.wait(10)
             self.process = None
+
+
+class Processes:
+    """Processes by name, which end with the test and may be killed before."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, subprocess.Popen] = {}
+
+    def kill(self, name: str) -> None:
+        os.kill(self.running[name].pid, signal.SIGKILL)
+        self.running.pop(name).wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for process in self.running.values():
+            process.kill()
+            process.wait()
 
 
 @contextmanager

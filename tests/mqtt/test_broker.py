@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from brokers import Processes
 from ledger import CLIENTS, FEDERATION, START, Ledger, new_client, new_server, trainer
 
 from fedtern import Client, DurableClient, DurableServer, RemoteProtocolError, Store, fedavg
@@ -287,12 +286,12 @@ class Witness:
             await asyncio.sleep(0.02)
 
 
-class Processes:
-    """Servers and clients in processes that end with the test."""
+class Players(Processes):
+    """Servers and clients in processes of their own."""
 
     def __init__(self, port: int, directory: Path) -> None:
+        super().__init__()
         self.port, self.directory = port, directory
-        self.running: dict[str, subprocess.Popen] = {}
 
     def start(self, name: str, *arguments: object) -> None:
         role = "serve" if name == "server" else "join"
@@ -300,21 +299,9 @@ class Processes:
         command = [here / "player.py", role, self.port, self.directory / name, *arguments]
         self.running[name] = subprocess.Popen([sys.executable, *map(str, command)])
 
-    def kill(self, name: str) -> None:
-        os.kill(self.running[name].pid, signal.SIGKILL)
-        self.running.pop(name).wait()
-
     async def wait(self) -> None:
         for process in self.running.values():
             assert await asyncio.to_thread(process.wait, 180) == 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        for process in self.running.values():
-            process.kill()
-            process.wait()
 
 
 def audit(witness: Witness, directory: Path, clients, **others) -> None:
@@ -333,7 +320,7 @@ def test_a_server_that_is_killed_goes_on_from_its_store(mosquitto, tmp_path):
         witness = Witness(mosquitto.port)
         listening = asyncio.create_task(witness.listen())
         await witness.ready.wait()
-        with Processes(mosquitto.port, tmp_path) as processes:
+        with Players(mosquitto.port, tmp_path) as processes:
             processes.start("server", 60)
             for i in range(4):
                 processes.start(f"client-{i}", i)
@@ -355,7 +342,7 @@ def test_a_client_that_is_killed_mid_round_does_not_hold_it_up_and_comes_back(mo
         witness = Witness(mosquitto.port)
         listening = asyncio.create_task(witness.listen())
         await witness.ready.wait()
-        with Processes(mosquitto.port, tmp_path) as processes:
+        with Players(mosquitto.port, tmp_path) as processes:
             processes.start("server", 250)
             for i in range(4):
                 processes.start(f"client-{i}", i, 0.05)  # most of the time it is training

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,7 +16,7 @@ pytest.importorskip("sklearn")
 pytest.importorskip("aiomqtt")
 
 import torch
-from brokers import MOSQUITTO, free_port
+from brokers import MOSQUITTO, Processes, free_port
 from test_experiments_over_mqtt import locally
 from typer.testing import CliRunner
 
@@ -53,28 +51,17 @@ def _as_it_was():
     torch.set_num_threads(threads)
 
 
-class Commands:
-    """Commands that end with the test."""
+class Commands(Processes):
+    """Commands in a directory."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory, self.running = directory, {}
+        super().__init__()
+        self.directory = directory
 
     def start(self, name: str, *arguments: str) -> None:
         self.running[name] = subprocess.Popen(
             [sys.executable, "-m", "fedtern", *arguments], cwd=self.directory
         )
-
-    def kill(self, name: str) -> None:
-        os.kill(self.running[name].pid, signal.SIGKILL)
-        self.running.pop(name).wait()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        for process in self.running.values():
-            process.kill()
-            process.wait()
 
 
 @pytest.mark.slow

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from fedtern.advice import Advice, Estimate, Situation, collect, load
 from fedtern.advice import advise as ask
+from fedtern.cli.consoles import console
 from fedtern.cli.errors import one_sentence
 from fedtern.report.runs import load_run
 from fedtern.report.words import method_label, size
@@ -83,18 +82,18 @@ def _plain(advice: Advice) -> dict[str, Any]:
 
 
 def _show(advice: Advice) -> None:
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    console.print(f"--method {advice.method_option} --momentum {advice.momentum:g}\n")
+    out = console(160)
+    out.print(f"--method {advice.method_option} --momentum {advice.momentum:g}\n")
     for reason in advice.reasons:
-        console.print(f"- {reason}")
+        out.print(f"- {reason}")
     if advice.estimates and advice.scene:
         target = f"{100 * advice.estimates[0].target:.1f} %"
         apart = advice.scene.distance(advice.situation)
-        console.print(
+        out.print(
             f"\nTo {target}, each client's place in a round (from {advice.scene.name};"
             f" {apart:.1f} from what was asked, where 0 is the same):"
         )
-        console.print(_table(advice))
+        out.print(_table(advice))
 
 
 def _table(advice: Advice) -> Table:

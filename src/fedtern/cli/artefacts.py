@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.table import Table as RichTable
 
+from fedtern.cli.consoles import console
 from fedtern.engines.trainers import cores
 from fedtern.errors import MissingExtraError
 from fedtern.names import look_up
@@ -172,5 +171,4 @@ def print_rows(rows: Sequence[Mapping[str, str]]) -> None:
         column.justify = "left" if column.header in ("shows", "statement") else "right"
     for row in rows:
         table.add_row(*row.values())
-    # A pipe has no width of its own, and one line each is what a reader wants there.
-    Console(highlight=False, width=None if sys.stdout.isatty() else 240).print(table)
+    console(240).print(table)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from fedtern.cli import options as o
+from fedtern.cli.consoles import console
 from fedtern.cli.errors import one_sentence
 from fedtern.extras import require
 from fedtern.methods import METHODS, Link, Recipe
@@ -102,8 +101,7 @@ def _print(what: str, rows: Sequence[Mapping[str, object]], as_json: bool) -> No
     table = Table(*rows[0], box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(f"{v:,}" if isinstance(v, int) else str(v) for v in row.values()))
-    # A pipe has no width of its own, and one line each is what a reader wants there.
-    Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(table)
+    console(160).print(table)
 
 
 @o.takes(o.Splitting)

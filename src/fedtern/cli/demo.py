@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from fedtern.cli.consoles import console
 from fedtern.cli.errors import one_sentence
 from fedtern.cli.mqtt import run_to_the_end, set_up_log
 from fedtern.cli.session import command_line
@@ -122,7 +122,7 @@ class _Screen:
 
     def __init__(self, wire: Wire, clients: int) -> None:
         self.wire, self.clients = wire, clients
-        self.console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+        self.console = console(120)
         self._headed = False
 
     def show(self, found: Round, coordinator: Coordinator) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from fedtern.cli import options as o
+from fedtern.cli.consoles import console
 from fedtern.cli.engines import engine
 from fedtern.cli.errors import one_sentence
 from fedtern.cli.progress import Watch, against_dense, pace, summary
@@ -136,5 +135,4 @@ def _print(results: list[tuple[Experiment, Round, Path]]) -> None:
             *against_dense(found),
             f"{sum(found.seconds.values()):.1f}",
         )
-    # A pipe has no width of its own, and nothing should be cut off there.
-    Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
+    console(120).print(table)
