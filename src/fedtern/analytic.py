@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from fedtern.codecs.golomb import golomb_width
@@ -33,6 +34,7 @@ from fedtern.methods import Link
 from fedtern.updates.factors import WHOLE, matrix_sides, part_length, ranks_within
 
 
+@cache
 def bits_per_position(p: float) -> float:
     """b* + 1 / (1 - (1 - p)^(2^b*)): what a Golomb-coded gap takes on average.
 

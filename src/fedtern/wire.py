@@ -16,6 +16,7 @@ from fedtern.layout import Vector
 _FLOAT = struct.Struct("<f")
 _INT = struct.Struct("<I")
 _LONG = struct.Struct("<Q")
+_SHORT = [bytes([value]) for value in range(0x80)]
 
 
 class Reader:
@@ -44,7 +45,11 @@ class Reader:
 
     def byte(self) -> int:
         """One byte."""
-        return self.take(1)[0]
+        at = self._at
+        if at >= self._end:
+            self.take(1)  # which says so
+        self._at = at + 1
+        return self._data[at]
 
     def u32(self) -> int:
         """Four bytes, unsigned."""
@@ -138,6 +143,8 @@ def varint(value: int) -> bytes:
     >>> varint(300).hex()
     'ac02'
     """
+    if value < 0x80:  # as most are
+        return _SHORT[value]
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

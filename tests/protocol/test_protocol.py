@@ -120,7 +120,7 @@ def test_every_kind_of_catch_up_leads_to_the_same_bits(method):
         way.replay([b.data for b in broadcasts], first),
         way.model(server._replica.parts(), now),
     ]
-    if (payload := server._history.sum_since(0, LAYOUT)) is not None:
+    if (payload := server._history.sum_of(broadcasts, LAYOUT)) is not None:
         forms.append(way.sum(payload, first, now))
     for form in forms:
         client = Client(9, method, LAYOUT, pair(method)[0].weights)

@@ -31,9 +31,12 @@ class Meter:
     down: Traffic = field(default_factory=Traffic)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
+    def __post_init__(self) -> None:
+        self._phases = {name: Phase(self.seconds, name) for name in PHASES}
+
     def phase(self, name: str) -> Phase:
-        """Time what happens inside."""
-        return Phase(self.seconds, name)
+        """Time what happens inside, where there may be other phases but not the same one again."""
+        return self._phases[name]
 
 
 class Phase:

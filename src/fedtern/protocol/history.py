@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import islice
 
 from fedtern.layout import Layout
@@ -41,17 +42,20 @@ class History:
         """The broadcasts from a round that has ended on; None where some of them are gone."""
         if not self._broadcasts or round < self._broadcasts[0].round:
             return None
-        return list(islice(self._broadcasts, round - self._broadcasts[0].round, None))
+        # From the end, which is where most of them are asked for.
+        count = self._broadcasts[-1].round + 1 - round
+        return list(islice(reversed(self._broadcasts), count))[::-1]
 
-    def sum_since(self, round: int, layout: Layout) -> bytes | None:
-        """The encoded sum of the broadcasts from a round on, where they have one.
+    def sum_of(self, missed: Sequence[Broadcast], layout: Layout) -> bytes | None:
+        """The encoded sum of what ``since`` gave, where there is one.
 
         Clients that were away equally long get the same one: it is worked out once a round.
         """
+        round = missed[0].round
         if round not in self._sums:
             if len(self._sums) >= _MOST_SUMS:
                 self._sums.clear()
-            merged = merge([broadcast.update for broadcast in self.since(round) or ()])
+            merged = merge([broadcast.update for broadcast in missed])
             self._sums[round] = None if merged is None else encode_sum(merged, layout)
         return self._sums[round]
 
@@ -68,7 +72,7 @@ class History:
             return way.replay([], replica.stamp)
         sizes = {MODEL: 21 + 4 * way.terms.layout.size}
         missed = (self.since(way.since) if way.since >= 0 else None) or []
-        payload = self.sum_since(way.since, way.terms.layout) if missed else None
+        payload = self.sum_of(missed, way.terms.layout) if missed else None
         if missed:
             sizes[REPLAY] = way.replay_size([broadcast.data for broadcast in missed])
         if payload is not None:

@@ -49,7 +49,7 @@ class StackTraining:
         local, sgd = self.local, self.local.sgd
         device, count = local.model.flat.device, len(jobs)
         start = torch.as_tensor(np.require(weights, requirements="W"), device=device)
-        flat = start.repeat(count, 1)
+        flat = start.new_empty(count, start.numel()).copy_(start)
         gradient = torch.empty_like(flat)
         moments = torch.zeros_like(flat) if local.observe else None
         speed = _stacked([job.velocity for job in jobs], flat) if sgd.momentum else None
