@@ -28,7 +28,8 @@ from fedtern import Environment, stc
 from fedtern.engines.local import Federation
 from fedtern.engines.simulation import federate
 from fedtern.layout import Vector
-from fedtern.training.clients import Job, Outcome
+from fedtern.training.clients import Job
+from fedtern.training.flat import Outcome
 from fedtern.training.sgd import Sgd
 from fedtern.training.tasks import get_task
 from rows import VGG11S, Options, Row, Rows, Target

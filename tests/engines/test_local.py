@@ -149,14 +149,17 @@ def test_flat_sgd_is_torchs_sgd(digits):
     reference = TASK.build(0)
     optimizer = torch.optim.SGD(reference.parameters(), 0.1, 0.9, weight_decay=1e-3)
     batches = [train.batch(np.arange(20 * i, 20 * i + 20)) for i in range(12)]
-    velocity = flat.train(batches[:5], 0.1, 0.9, 1e-3).velocity
-    flat.train(batches[5:], 0.1, 0.9, 1e-3, velocity)
+    start = flat.weights
+    some = flat.train(batches[:5], Sgd(0.1, 0.9, 1e-3))
+    assert np.array_equal(flat.weights, start)
+    flat.load(start + some.delta)
+    rest = flat.train(batches[5:], Sgd(0.1, 0.9, 1e-3), some.velocity)
     for inputs, labels in batches:
         optimizer.zero_grad()
         nn.functional.cross_entropy(reference(inputs), labels).backward()
         optimizer.step()
     expected = np.concatenate([p.detach().numpy().reshape(-1) for p in reference.parameters()])
-    assert np.allclose(flat.weights, expected, rtol=1e-5, atol=1e-6)
+    assert np.allclose(flat.weights + rest.delta, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_full_participation_without_compression_is_plain_sgd_on_the_union(digits):
@@ -174,7 +177,8 @@ def test_full_participation_without_compression_is_plain_sgd_on_the_union(digits
                 for i, c in enumerate(federation.split.clients)
             ]
         )
-        plain.train([TASK.examples(digits)[0].batch(rows)], 0.05, 0.0, 1e-4)
+        batch = TASK.examples(digits)[0].batch(rows)
+        plain.load(plain.weights + plain.train([batch], Sgd(0.05, 0.0, 1e-4)).delta)
     assert np.allclose(plain.weights, federation.server.weights, atol=1e-5)
 
 
@@ -296,10 +300,8 @@ def test_training_keeps_to_the_subspace_it_is_given():
         step[10:] = 0
 
     flat = FlatModel(TASK.build(0))
-    before = flat.weights
     batches = [(torch.randn(8, 64), torch.arange(8)) for _ in range(3)]
-    flat.train(batches, 0.1, 0.9, 1e-3, restrict=only_ten)
-    moved = flat.weights != before
+    moved = flat.train(batches, Sgd(0.1, 0.9, 1e-3), restrict=only_ten).delta != 0
     assert moved[:10].any()
     assert not moved[10:].any()
 
@@ -307,17 +309,16 @@ def test_training_keeps_to_the_subspace_it_is_given():
 def test_looking_at_each_example_gives_the_same_gradient_and_its_second_moments():
     torch.manual_seed(0)
     batch = torch.randn(6, 64), torch.tensor([0, 1, 2, 3, 4, 0])
-    whole, single = FlatModel(TASK.build(0)), FlatModel(TASK.build(0))
-    start = whole.weights
-    assert whole.train([batch], 0.1).moments is None
-    moments = single.train([batch], 0.1, observe=True).moments
-    assert np.allclose(whole.weights, single.weights, atol=1e-6)
+    model = FlatModel(TASK.build(0))
+    whole = model.train([batch], Sgd(0.1))
+    assert whole.moments is None
+    single = model.train([batch], Sgd(0.1), observe=True)
+    assert np.allclose(whole.delta, single.delta, atol=1e-6)
     each = []
     for i in range(6):
-        alone = FlatModel(TASK.build(0))
-        alone.train([(batch[0][i : i + 1], batch[1][i : i + 1])], 0.1)
-        each.append((alone.weights - start) / 6)
-    assert np.allclose(moments, np.square(each).sum(axis=0), atol=1e-9)
+        alone = model.train([(batch[0][i : i + 1], batch[1][i : i + 1])], Sgd(0.1))
+        each.append(alone.delta / 6)
+    assert np.allclose(single.moments, np.square(each).sum(axis=0), atol=1e-9)
 
 
 def test_momentum_is_kept_masked_or_left_to_the_memory(digits):

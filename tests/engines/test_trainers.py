@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 
 from fedtern import METHODS, Environment, FedternError, sgd, stc  # noqa: E402
 from fedtern.data import Dataset, Split  # noqa: E402
+from fedtern.engines.blocks import Blocks  # noqa: E402
 from fedtern.engines.simulation import federate, simulate  # noqa: E402
 from fedtern.engines.trainers import choose_trainer  # noqa: E402
 from fedtern.engines.workers import ParallelTraining  # noqa: E402
@@ -240,3 +241,37 @@ def test_moments_count_what_momentum_adds():
     weights = without.model.weights
     (a,), (b,) = (one.train(weights, [Job(0, 0)]) for one in (without, with_it))
     assert np.allclose(b.moments, 100 * a.moments, rtol=1e-4)
+
+
+def test_vectors_that_processes_share_come_back_when_nobody_holds_them():
+    blocks = Blocks(10, 2)
+    one, two = blocks.take(), blocks.take()
+    one[...], two[...] = 1, 2
+    assert blocks[blocks.number(two)].tolist() == [2] * 10
+    with pytest.raises(FedternError, match=r"all 2 vectors .* are held .* --workers 0"):
+        blocks.take()
+    part = one[3:]
+    del one
+    with pytest.raises(FedternError, match="are held"):
+        blocks.take()
+    assert part.tolist() == [1] * 7
+    del part
+    assert blocks.number(blocks.take()) == 0
+    assert blocks.adopt(two) is two
+    stranger = np.full(10, 5, np.float32)
+    assert blocks.adopt(stranger) is not stranger
+    assert blocks.adopt(stranger).tolist() == [5] * 10
+
+
+def test_workers_go_on_with_a_velocity_where_it_is():
+    many = ParallelTraining(local(convolution), 2)
+    weights = many.local.model.weights
+    try:
+        (first,) = many.train(weights, [Job(0, 0)])
+        kept = first.velocity.copy()
+        (second,) = many.train(weights, [Job(0, 1, 1, first.velocity)])
+        assert second.velocity is first.velocity
+        (again,) = many.train(weights, [Job(0, 1, 1, kept)])  # as after a restart
+        assert np.array_equal(again.velocity, second.velocity)
+    finally:
+        many.close()

@@ -20,9 +20,9 @@ from fedtern.methods import Method
 from fedtern.protocol import Client, Server, Uplink
 from fedtern.protocol.catchup import open_for_client
 from fedtern.snapshot import Snapshot
-from fedtern.training.clients import Job, Outcome
+from fedtern.training.clients import Job
 from fedtern.training.examples import Examples
-from fedtern.training.flat import FlatModel
+from fedtern.training.flat import FlatModel, Outcome
 from fedtern.training.sgd import Sgd
 from fedtern.updates import Sparse, Ternary
 

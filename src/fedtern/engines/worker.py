@@ -6,11 +6,11 @@ import os
 import pickle
 import signal
 import struct
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import torch
 
+from fedtern.engines.blocks import Blocks
 from fedtern.errors import FedternError
 from fedtern.layout import Vector
 from fedtern.training.clients import Job, LocalTraining
@@ -18,22 +18,13 @@ from fedtern.training.clients import Job, LocalTraining
 Chunks = list[tuple[int, float, float]]  # numbers of test chunks, their losses, how many are right
 CHUNK = 1000  # test examples at a time
 TRAIN, EVALUATE, END = range(3)
-ORDER = struct.Struct("<6q")  # what, in which slot or of which chunk, and what it takes
-
-
-@dataclass(frozen=True, eq=False)
-class Slot:
-    """Memory that is shared with the parent: what goes in and comes out of a job."""
-
-    delta: Vector
-    velocity: Vector
-    moments: Vector
+ORDER = struct.Struct("<9q")  # what, which job or chunk, and what it takes
 
 
 def work(
     local: LocalTraining,
     weights: Vector,
-    slots: list[Slot],
+    blocks: Blocks,
     orders: tuple[int, int],
     pipe: Connection,
     others: list[Connection],
@@ -49,6 +40,7 @@ def work(
     for other in others:
         other.close()
     torch.set_num_threads(1)
+    local.model.share(weights)
     while order := os.read(reading, ORDER.size):
         kind, place, *rest = ORDER.unpack(order)
         if kind == END:
@@ -56,9 +48,9 @@ def work(
         answer: Chunks | Exception = []
         try:
             if kind == TRAIN:
-                _train(local, weights, slots[place], *rest)
+                _train(local, blocks, *rest)
             else:
-                answer = _evaluate(local, weights, place, rest[0])
+                answer = _evaluate(local, place, rest[0])
         except Exception as error:
             answer = _portable(error)
         try:
@@ -69,23 +61,24 @@ def work(
 
 def _train(
     local: LocalTraining,
-    weights: Vector,
-    slot: Slot,
+    blocks: Blocks,
     client: int,
     position: int,
     round: int,
     moving: int,
+    delta: int,
+    velocity: int,
+    moments: int,
 ) -> None:
-    velocity = slot.velocity if moving else None
-    outcome = local.turn(weights, Job(client, position, round), velocity, slot.delta)
-    if outcome.velocity is not None and not moving:
-        slot.velocity[...] = outcome.velocity  # else it is there already
+    speed = blocks[velocity] if local.sgd.momentum else None
+    if speed is not None and not moving:
+        speed[...] = 0
+    outcome = local.turn(Job(client, position, round), speed, blocks[delta])
     if outcome.moments is not None:
-        slot.moments[...] = outcome.moments
+        blocks[moments][...] = outcome.moments
 
 
-def _evaluate(local: LocalTraining, weights: Vector, number: int, of: int) -> Chunks:
-    local.model.load(weights)
+def _evaluate(local: LocalTraining, number: int, of: int) -> Chunks:
     return [
         (at, *local.model.test(*batch))
         for at, batch in enumerate(local.test.chunks(CHUNK, number, of))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import multiprocessing
 import os
 from collections.abc import Iterable, Iterator
@@ -11,14 +10,15 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-import numpy as np
-
-from fedtern.engines.worker import CHUNK, END, EVALUATE, ORDER, TRAIN, Chunks, Slot, work
+from fedtern.engines.blocks import Blocks
+from fedtern.engines.worker import CHUNK, END, EVALUATE, ORDER, TRAIN, Chunks, work
 from fedtern.errors import FedternError
 from fedtern.layout import Vector
-from fedtern.training.clients import Job, LocalTraining, Outcome
+from fedtern.training.clients import Job, LocalTraining
+from fedtern.training.flat import Outcome
 
 _AHEAD = 2  # jobs for each worker: the next one is there when it has done the first
+_HELD = 8  # vectors for each client, at the most: what it remembers, and a job's outcome
 _SHARES = 8  # of a test for each worker, so that all end at about the same time
 
 
@@ -31,24 +31,19 @@ class _Worker:
 class ParallelTraining:
     """A ``Trainer`` of forked processes, each with a copy of the model and one thread of torch.
 
-    Data is shared with the parent, and so are weights, velocities and deltas: through pipes go
-    only numbers. The result is bit for bit that of ``LocalTraining`` with one thread, whatever the
-    number of workers.
+    Data is shared with the parent, and so are weights, velocities and deltas, which stay where
+    they are for as long as anybody wants them: through pipes go only numbers. The result is bit for
+    bit that of ``LocalTraining`` with one thread, whatever the number of workers.
     """
 
     def __init__(self, local: LocalTraining, workers: int) -> None:
         self.local = local
         size = local.model.layout.size
-        self._weights = _shared(size)
-        self._slots = [
-            Slot(
-                _shared(size),
-                _shared(size if local.sgd.momentum else 0),
-                _shared(size if local.observe else 0),
-            )
-            for _ in range(_AHEAD * workers)
-        ]
-        self._given: dict[int, int] = {}  # numbers of the jobs that are in slots
+        self._weights = Blocks(size, 1)[0]
+        self._ahead = _AHEAD * workers
+        self._blocks = Blocks(size, _HELD * len(local.split) + 3 * self._ahead)
+        self._given: dict[int, Outcome] = {}  # by the jobs' numbers: where they will come to
+        self._jobs = 0
         reading, self._orders = os.pipe()
         context = multiprocessing.get_context("fork")
         self._workers: list[_Worker] = []
@@ -56,7 +51,7 @@ class ParallelTraining:
             ours, theirs = context.Pipe()
             others = [worker.pipe for worker in self._workers] + [ours]
             orders = (reading, self._orders)
-            arguments = (local, self._weights, self._slots, orders, theirs, others)
+            arguments = (local, self._weights, self._blocks, orders, theirs, others)
             process = context.Process(target=work, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -70,45 +65,42 @@ class ParallelTraining:
         """
         self._forget()
         self._weights[...] = weights
-        waiting = enumerate(jobs)
-        for slot in range(len(self._slots)):
-            self._give(slot, waiting)
-        return self._outcomes(waiting)
+        waiting = iter(jobs)
+        first = self._jobs
+        for _ in range(self._ahead):
+            self._give(waiting)
+        return self._outcomes(waiting, first)
 
-    def _outcomes(self, waiting: Iterator[tuple[int, Job]]) -> Iterator[Outcome]:
+    def _outcomes(self, waiting: Iterator[Job], following: int) -> Iterator[Outcome]:
         done: dict[int, Outcome] = {}
-        following = 0
         while done or self._given:
             while following in done:
                 yield done.pop(following)
                 following += 1
-            for slot, answer in self._hear() if self._given else []:
-                number = self._given.pop(slot)
+            for number, answer in self._hear() if self._given else []:
+                done[number] = self._given.pop(number)
                 _opened(answer)
-                done[number] = self._outcome(self._slots[slot])
-                self._give(slot, waiting)
+                self._give(waiting)
 
-    def _give(self, slot: int, waiting: Iterator[tuple[int, Job]]) -> None:
-        if (found := next(waiting, None)) is None:
+    def _give(self, waiting: Iterator[Job]) -> None:
+        if (job := next(waiting, None)) is None:
             return
-        number, job = found
-        if job.velocity is not None:
-            self._slots[slot].velocity[...] = job.velocity
-        self._order(TRAIN, slot, job.client, job.position, job.round, job.velocity is not None)
-        self._given[slot] = number
-
-    def _outcome(self, slot: Slot) -> Outcome:
-        return Outcome(
-            slot.delta.copy(),
-            slot.velocity.copy() if self.local.sgd.momentum else None,
-            slot.moments.copy() if self.local.observe else None,
+        outcome = Outcome(
+            self._blocks.take(),
+            self._blocks.adopt(job.velocity) if self.local.sgd.momentum else None,
+            self._blocks.take() if self.local.observe else None,
         )
+        places = (0 if vector is None else self._blocks.number(vector) for vector in outcome)
+        moving = job.velocity is not None
+        self._order(TRAIN, self._jobs, job.client, job.position, job.round, moving, *places)
+        self._given[self._jobs] = outcome
+        self._jobs += 1
 
     def _forget(self) -> None:
         """Wait for jobs whose outcome nobody has asked for."""
         while self._given:
-            for slot, _ in self._hear():
-                del self._given[slot]
+            for number, _ in self._hear():
+                del self._given[number]
 
     def evaluate(self, weights: Vector) -> tuple[float, float]:
         """Mean loss and accuracy over all test examples; who is free takes the next share."""
@@ -128,7 +120,7 @@ class ParallelTraining:
         return loss / len(self.local.test), correct / len(self.local.test)
 
     def _order(self, kind: int, *numbers: int) -> None:
-        rest = [0] * (5 - len(numbers))
+        rest = [0] * (8 - len(numbers))
         try:
             os.write(self._orders, ORDER.pack(kind, *numbers, *rest))
         except OSError:  # there is nobody left to read it
@@ -157,7 +149,7 @@ class ParallelTraining:
     def close(self) -> None:
         """End the processes."""
         with suppress(OSError):  # closing is not enough: others may have a copy of the pipe
-            os.write(self._orders, len(self._workers) * ORDER.pack(END, *[0] * 5))
+            os.write(self._orders, len(self._workers) * ORDER.pack(END, *[0] * 8))
             os.close(self._orders)
         self._orders = -1
         for worker in self._workers:
@@ -172,8 +164,3 @@ def _opened(answer: Chunks | Exception) -> Chunks:
     if isinstance(answer, Exception):
         raise answer
     return answer
-
-
-def _shared(size: int) -> Vector:
-    """Zeros that forked processes see each other write to."""
-    return np.frombuffer(mmap.mmap(-1, max(4 * size, 1)), np.float32, size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from fedtern.data import Split
 from fedtern.layout import Vector
 from fedtern.training.batches import Batches
 from fedtern.training.examples import Examples
-from fedtern.training.flat import FlatModel
+from fedtern.training.flat import FlatModel, Outcome
 from fedtern.training.sgd import Sgd
 
 
@@ -34,14 +34,6 @@ class Job:
     position: int
     round: int = 0
     velocity: Vector | None = None
-
-
-class Outcome(NamedTuple):
-    """What training made of the weights, and what it leaves besides."""
-
-    delta: Vector
-    velocity: Vector | None  # to go on with, if there is momentum
-    moments: Vector | None  # squares of each example's contributions, if they were asked for
 
 
 class Trainer(Protocol):
@@ -105,25 +97,24 @@ class LocalTraining:
         """What becomes of each job, in their order; all start from the same weights."""
         for job in jobs:
             velocity = None if job.velocity is None else job.velocity.copy()
-            yield self.turn(weights, job, velocity)
+            self.model.load(weights)
+            yield self.turn(job, velocity)
 
-    def turn(
-        self, weights: Vector, job: Job, velocity: Vector | None, delta: Vector | None = None
-    ) -> Outcome:
-        """One job; ``velocity`` is taken over and written to, and the outcome's into ``delta``."""
+    def turn(self, job: Job, velocity: Vector | None, delta: Vector | None = None) -> Outcome:
+        """One job, from the weights that the model has.
+
+        ``velocity`` is taken over and written to, and the change into ``delta``.
+        """
         seed = np.random.SeedSequence(self.seed, spawn_key=(2, job.client, job.position))
-        self.model.load(weights)
-        trained = self.model.train(
+        return self.model.train(
             (self._batch(*batch) for batch in self.batches(job)),
-            self.sgd.learning_rate,
-            self.sgd.momentum,
-            self.sgd.weight_decay,
+            self.sgd,
             velocity,
             seed=int(seed.generate_state(1)[0]),
             restrict=self.restriction(job.client, job.round),
             observe=self.observe,
+            out=delta,
         )
-        return Outcome(self.model.change(weights, delta), *trained)
 
     def _batch(
         self, indices: NDArray[np.int64], rng: Callable[[], np.random.Generator]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +17,13 @@ from fedtern.layout import Layout, Vector
 from fedtern.training.examples import Examples
 from fedtern.training.sgd import Sgd
 
+_PIECE = 1 << 16  # numbers that fit a core's cache several times
 
-class Trained(NamedTuple):
-    """What training leaves besides new weights."""
 
+class Outcome(NamedTuple):
+    """What training made of the weights, and what it leaves besides."""
+
+    delta: Vector
     velocity: Vector | None  # to go on with, if there is momentum
     moments: Vector | None  # squares of each example's contributions, if they were asked for
 
@@ -26,8 +31,8 @@ class Trained(NamedTuple):
 class FlatModel:
     """A copy of a model, trained by SGD on flat vectors.
 
-    Parameters and gradients are views into two flat tensors: loading weights is one copy, and an
-    SGD step a few operations on whole vectors.
+    Parameters are views into one flat tensor, so that loading weights is one copy. A step goes
+    through them piece by piece, each of which stays in the processor's cache until it is done.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
@@ -38,81 +43,115 @@ class FlatModel:
         # With the channels of a pixel side by side, VGG11* trains a tenth faster.
         convolves = any(isinstance(part, nn.Conv2d) for part in self.module.modules())
         self._format = torch.channels_last if convolves else torch.contiguous_format
-        self.flat = torch.empty(self.layout.size, device=device)
-        self.gradient = torch.zeros(self.layout.size, device=device)
-        starts = [0, *self.layout.ends.tolist()]
-        for start, end, parameter in zip(starts, starts[1:], parameters.values(), strict=False):
-            view = self.flat[start:end].view(parameter.shape)
-            view.copy_(parameter.data)
-            parameter.data = view
-            parameter.grad = self.gradient[start:end].view(parameter.shape)
+        self._parameters = list(parameters.values())
+        self.flat = torch.cat([p.detach().reshape(-1) for p in self._parameters])
+        self._piece = _PIECE if self.flat.device.type == "cpu" else self.layout.size
+        self._lengths = [len(part) for part in self._pieces(self._parameters)]
+        self._look_at(self.flat)
+
+    def _look_at(self, flat: Tensor) -> None:
+        """Have these weights as parameters, where they are."""
+        parts = torch.split(flat, [p.numel() for p in self._parameters])
+        for parameter, part in zip(self._parameters, parts, strict=True):
+            parameter.data = part.view(parameter.shape)
 
     @property
     def weights(self) -> Vector:
         """A copy of the parameters."""
-        vector: Vector = self.flat.detach().cpu().numpy().copy()
+        vector: Vector = self.flat.cpu().numpy().copy()
         return vector
-
-    def change(self, weights: Vector, out: Vector | None = None) -> Vector:
-        """How far the parameters are from some weights."""
-        with np.errstate(over="ignore", invalid="ignore"):  # refused when it is compressed
-            difference: Vector = np.subtract(self.flat.detach().cpu().numpy(), weights, out=out)
-        return difference
 
     def load(self, weights: Vector) -> None:
         """Set the parameters."""
-        # Not from_numpy: the weights of a server or client are read-only.
-        self.flat.copy_(torch.as_tensor(np.require(weights, requirements="W")))
+        if self.flat.device.type == "cpu":
+            np.copyto(self.flat.numpy(), weights)
+        else:
+            # Not from_numpy: the weights of a server or client are read-only.
+            self.flat.copy_(torch.as_tensor(np.require(weights, requirements="W")))
+
+    def share(self, weights: Vector) -> None:
+        """Have the weights in this memory from now on, whoever writes to it."""
+        self.flat = torch.from_numpy(weights)
+        self._look_at(self.flat)
 
     def train(
         self,
         batches: Iterable[tuple[Tensor, Tensor]],
-        learning_rate: float,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
+        sgd: Sgd,
         velocity: Vector | None = None,
         *,
         seed: int = 0,
         restrict: Callable[[Vector], None] | None = None,
         observe: bool = False,
-    ) -> Trained:
-        """Run SGD over some batches.
+        out: Vector | None = None,
+    ) -> Outcome:
+        """What SGD over some batches makes of the weights, which stay as they are.
 
         What is random inside the model, such as dropout, follows from ``seed`` alone. Every step
         goes through ``restrict``, which may write to it. With ``observe``, each example is looked
-        at by itself, which takes longer. ``velocity`` is taken over and written to.
+        at by itself, which takes longer. ``velocity`` is taken over and written to; the change goes
+        into ``out``.
         """
         self.module.train()
-        reach = Sgd(learning_rate, momentum).reach
-        speed = None if velocity is None else torch.as_tensor(velocity, device=self.flat.device)
         device = self.flat.device
+        delta = torch.empty_like(self.flat) if out is None else torch.from_numpy(out)
+        speed = torch.zeros_like(self.flat) if sgd.momentum else None
+        if velocity is not None:
+            speed = torch.as_tensor(velocity, device=device)
+        moments = torch.zeros_like(self.flat) if observe else None
+        at, following = self.flat, iter(batches)
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             # Not torch.manual_seed: where there is no GPU, it keeps a stack trace of every call.
             torch.default_generator.manual_seed(seed)
             if device.type == "cuda":
                 torch.cuda.manual_seed(seed)
-            moments = torch.zeros_like(self.flat) if observe else None
-            for inputs, labels in batches:
-                if moments is None:
-                    self._differentiate(inputs, labels)
-                else:
-                    self._observe(inputs, labels, moments)
-                speed = self._step(learning_rate, momentum, weight_decay, speed, restrict)
-        return Trained(
+            batch = next(following, None)
+            if batch is None:
+                delta.zero_()
+            while batch is not None:
+                slopes = self._slopes(*batch, moments)
+                batch = next(following, None)
+                # Of the weights after the last step, only how far they have come is asked for.
+                last = batch is None
+                onto = delta if last else self._own
+                self._step(sgd, at, slopes, speed, restrict, onto, last=last)
+                if not last and at is self.flat:
+                    at = self._own
+                    self._look_at(at)
+        if at is not self.flat:
+            self._look_at(self.flat)
+        return Outcome(
+            delta.cpu().numpy(),
             None if speed is None else speed.cpu().numpy(),
-            None if moments is None else moments.mul_(reach**2).cpu().numpy(),
+            None if moments is None else moments.mul_(sgd.reach**2).cpu().numpy(),
         )
+
+    @cached_property
+    def _own(self) -> Tensor:
+        """Where the weights are between two steps."""
+        return torch.empty_like(self.flat)
 
     def differentiate(self, inputs: Tensor, labels: Tensor) -> Vector:
         """A copy of the gradient of the mean loss, at the weights as they are."""
-        self._differentiate(inputs, labels)
-        vector: Vector = self.gradient.cpu().numpy().copy()
+        vector: Vector = torch.cat(self._gradient(inputs, labels)).cpu().numpy()
         return vector
 
-    def _differentiate(self, inputs: Tensor, labels: Tensor, share: float = 1.0) -> None:
-        self.gradient.zero_()
+    def _gradient(self, inputs: Tensor, labels: Tensor, share: float = 1.0) -> list[Tensor]:
+        """The gradient of the mean loss, in pieces."""
+        for parameter in self._parameters:
+            parameter.grad = None  # so that torch need not add to anything
         loss = functional.cross_entropy(self._scores(inputs), labels)
         (loss if share == 1 else share * loss).backward()  # type: ignore[no-untyped-call]
+        return self._pieces(
+            torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters
+        )
+
+    def _pieces(self, tensors: Iterable[Tensor]) -> list[Tensor]:
+        flat = (tensor.detach().reshape(-1) for tensor in tensors)
+        return [piece for part in flat for piece in torch.split(part, self._piece)]
+
+    def _cut(self, flat: Tensor) -> tuple[Tensor, ...]:
+        return torch.split(flat, self._lengths)
 
     def _scores(self, inputs: Tensor) -> Tensor:
         if inputs.dim() == 4:
@@ -121,36 +160,50 @@ class FlatModel:
         scores: Tensor = self.module(inputs)
         return scores
 
-    def _observe(self, inputs: Tensor, labels: Tensor, moments: Tensor) -> None:
-        """Add the square of what each example contributes; leave the gradient of all of them."""
-        total = torch.zeros_like(self.gradient)
+    def _slopes(self, inputs: Tensor, labels: Tensor, moments: Tensor | None) -> list[Tensor]:
+        """The gradient; the square of what each example has in it is added to ``moments``."""
+        if moments is None:
+            return self._gradient(inputs, labels)
+        total = torch.zeros_like(self.flat)
         for i in range(len(labels)):
-            self._differentiate(inputs[i : i + 1], labels[i : i + 1], 1 / len(labels))
-            total += self.gradient
-            moments.addcmul_(self.gradient, self.gradient)
-        self.gradient.copy_(total)
+            one = torch.cat(self._gradient(inputs[i : i + 1], labels[i : i + 1], 1 / len(labels)))
+            total += one
+            moments.addcmul_(one, one)
+        return list(self._cut(total))
 
-    @torch.no_grad()
     def _step(
         self,
-        learning_rate: float,
-        momentum: float,
-        weight_decay: float,
+        sgd: Sgd,
+        at: Tensor,
+        slopes: Iterable[Tensor],
         speed: Tensor | None,
         restrict: Callable[[Vector], None] | None,
-    ) -> Tensor | None:
-        step = self.gradient
-        if weight_decay:
-            step = step.add(self.flat, alpha=weight_decay)
-        if momentum:
-            speed = step.clone() if speed is None else speed.mul_(momentum).add_(step)
-            step = speed
+        onto: Tensor,
+        *,
+        last: bool,
+    ) -> None:
+        """Write the weights after a step to ``onto``, or how far they are after the last one."""
+        steps = self._paces(sgd, at, slopes, speed)
         if restrict is not None:
-            vector = step.cpu().numpy().copy()
+            vector = torch.cat(list(steps)).cpu().numpy()
             restrict(vector)
-            step = torch.as_tensor(vector, device=self.flat.device)
-        self.flat.add_(step, alpha=-learning_rate)
-        return speed
+            steps = iter(self._cut(torch.as_tensor(vector, device=at.device)))
+        parts = map(self._cut, (at, self.flat, onto))
+        for here, start, there, step in zip(*parts, steps, strict=True):
+            if last:
+                torch.sub(torch.add(here, step, alpha=-sgd.learning_rate), start, out=there)
+            else:
+                torch.add(here, step, alpha=-sgd.learning_rate, out=there)
+
+    def _paces(
+        self, sgd: Sgd, at: Tensor, slopes: Iterable[Tensor], speed: Tensor | None
+    ) -> Iterator[Tensor]:
+        """A step's direction and length but for the learning rate, in pieces."""
+        speeds = repeat(None) if speed is None else self._cut(speed)
+        for here, slope, pace in zip(self._cut(at), slopes, speeds, strict=False):
+            decay = sgd.weight_decay
+            pull = slope.add(here, alpha=decay) if decay else slope
+            yield pull if pace is None else pace.mul_(sgd.momentum).add_(pull)
 
     def evaluate(self, examples: Examples, chunk: int = 1000) -> tuple[float, float]:
         """Mean loss and accuracy over all examples."""

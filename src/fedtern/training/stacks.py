@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedtern.layout import Vector
-from fedtern.training.clients import Job, LocalTraining, Outcome
+from fedtern.training.clients import Job, LocalTraining
+from fedtern.training.flat import Outcome
 
 _AT_ONCE = 64  # clients; more would not be faster, and each has weights of its own
 
