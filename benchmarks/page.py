@@ -2,7 +2,7 @@
 
 `fedtern bench --json > bench.json; python benchmarks/page.py docs/performance.md bench.json`: a
 table for each benchmark, and the growth curves as pictures beside the page. Of several files, the
-last one that has a benchmark counts.
+last one that has a benchmark counts; one that none of them has stays on the page as it was.
 """
 
 from __future__ import annotations
@@ -92,24 +92,22 @@ def draw(rows: Rows, folder: Path) -> list[str]:
     return drawn
 
 
-def measured(files: list[dict[str, Any]], page: Path) -> str:
-    """Everything between the markers."""
-    tables: dict[str, tuple[dict[str, Any], Rows]] = {}
+def measured(files: list[dict[str, Any]], page: Path) -> dict[str, str]:
+    """What is to stand under the name of each benchmark."""
+    parts: dict[str, str] = {}
     for found in files:
         for name in dict.fromkeys(row["benchmark"] for row in found["rows"]):
-            tables[name] = found, [row for row in found["rows"] if row["benchmark"] == name]
-    parts = []
-    last = ""
-    for name, (found, rows) in tables.items():
-        parts.append(f"### {name}")
-        if (where := machine(found)) != last:
-            parts.append(where)
-            last = where
-        parts.append(table(rows))
-        if name == "growth":
-            pictures = draw(rows, page.parent / "images")
-            parts += [f"![Cost of each stage](images/{picture}.svg)" for picture in pictures]
-    return "\n\n".join(parts)
+            rows = [row for row in found["rows"] if row["benchmark"] == name]
+            pictures = draw(rows, page.parent / "images") if name == "growth" else []
+            images = [f"![Cost of each stage](images/{picture}.svg)" for picture in pictures]
+            parts[name] = "\n\n".join([machine(found), table(rows), *images])
+    return parts
+
+
+def sections(body: str) -> dict[str, str]:
+    """What stands under each name already."""
+    parts = [part.partition("\n") for part in f"\n{body}".split("\n### ")[1:]]
+    return {name.strip(): text.strip() for name, _, text in parts}
 
 
 def main() -> None:
@@ -120,10 +118,11 @@ def main() -> None:
     files = [json.loads(path.read_text().splitlines()[-1]) for path in options.results]
     text = options.page.read_text()
     before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    body, end, after = rest.partition(END)
     if not begin or not end:
         parser.error(f"{options.page} has no part between {BEGIN} and {END}")
-    body = measured(files, options.page)
+    parts = sections(body) | measured(files, options.page)
+    body = "\n\n".join(f"### {name}\n\n{text}" for name, text in parts.items())
     options.page.write_text(f"{before}{BEGIN}\n\n{body}\n\n{END}{after}")
 
 

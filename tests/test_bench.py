@@ -36,14 +36,16 @@ def test_rows_come_as_json_with_the_machine_and_as_a_table(tmp_path):
     assert up["ratio"] == up["ours"] / up["theirs"] < 1 / 1000
     assert "STC up" in result.stderr
     page, json_file = tmp_path / "page.md", tmp_path / "bench.json"
-    page.write_text("above\n<!-- measured: begin -->\nold\n<!-- measured: end -->\nbelow\n")
+    body = "### traffic\n\nold\n\n### peers\n\nolder\n"
+    page.write_text(f"above\n<!-- measured: begin -->\n\n{body}\n<!-- measured: end -->\nbelow\n")
     json_file.write_text(result.stdout)
     script = ROOT / "benchmarks" / "page.py"
     subprocess.run([sys.executable, str(script), str(page), str(json_file)], check=True)
     text = page.read_text()
     assert text.startswith("above\n")
     assert text.endswith("below\n")
-    assert "old" not in text
+    assert "old\n" not in text
+    assert "### peers\n\nolder\n" in text  # which was not measured again
     assert "| STC up |" in text
 
 
