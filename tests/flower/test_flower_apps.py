@@ -169,6 +169,42 @@ def test_a_damaged_state_is_replaced_by_the_whole_model(tmp_path, said, damage):
     assert np.array_equal(grid.weights(101), flat(result.arrays))
 
 
+def test_a_damaged_newest_snapshot_is_not_replaced_by_an_older_one(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    federate(grid, 3, store=tmp_path / "fed")
+    newest = max(grid.home(101).path.glob("*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-7])
+    result = federate(grid, 4, store=tmp_path / "fed", strategy=FedAvg(fraction_evaluate=0.0))
+    assert final(result, "whole-models-sent") == 3
+    assert "asking for the whole model and going on with an empty residual" in said.text
+
+
+def test_another_upload_to_the_same_round_is_reported_and_not_counted(tmp_path, said):
+    class Killed(Compressed):
+        def aggregate_train(self, server_round, replies):
+            for reply in self._session.replies(replies):
+                self._session.take(reply, 1)
+            raise KeyboardInterrupt
+
+    def otherwise(message, context):
+        reply = train(message, context)
+        arrays = {n: Array(-2 * a.numpy()) for n, a in reply.content["arrays"].items()}
+        reply.content["arrays"] = ArrayRecord(arrays)
+        return reply
+
+    grid = DirectGrid(tmp_path, [app(), app()])
+    plain = FedAvg(min_available_nodes=1, fraction_evaluate=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        Killed(plain, METHOD, store=tmp_path / "fed").start(grid, initial(), 2, 1)
+    for path in [*grid.home(101).path.glob("*.safetensors"), *grid.home(101).path.glob("*.log")]:
+        path.unlink()
+    grid.apps[101] = app(otherwise)
+    result = federate(grid, 1, strategy=plain, store=tmp_path / "fed")
+    assert "node 101 (client 1): client 1: another upload of round 0" in said.text
+    assert final(result, "nodes-dropped") == 1
+    assert final(result, "uploads-counted") == 2  # the first one of each
+
+
 def broken(change):
     """A train function whose arrays are changed afterwards."""
 
