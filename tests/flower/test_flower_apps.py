@@ -419,6 +419,106 @@ def test_two_nodes_with_one_state_directory_are_told_apart(tmp_path, said):
     assert final(result, "uploads-counted") == 2
 
 
+def test_two_nodes_that_share_a_directory_from_the_beginning_are_told_and_lose_nothing(
+    tmp_path, said
+):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    grid.directory(100).mkdir()
+    grid.directory(101).symlink_to(grid.directory(100))
+    result = federate(grid, 4)
+    counts = [m["uploads-counted"] for m in result.train_metrics_clientapp.values()]
+    assert counts == [1, 1, 1, 1]
+    assert final(result, "whole-models-sent") == 1  # nobody has wiped anybody
+    assert "node 101 (client 0): two nodes must not share one state directory" in said.text
+    assert "has lost its state" not in said.text
+    grid.directory(101).unlink()  # as the log advises
+    mended = federate(grid, 2, federation="other")
+    assert final(mended, "uploads-counted") == 2
+
+
+def tell(grid, node, frame, kind="train"):
+    message = Message(RecordDict({KEY: ConfigRecord({KEY: frame.to_bytes()})}), node, kind)
+    (reply,) = grid.send_and_receive([message])
+    return frames.read_answer(reply.content[KEY][KEY])
+
+
+def test_the_turn_of_another_client_wipes_nobodys_state(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app()])
+    result = federate(grid, 2)
+    answer = tell(grid, 100, frames.Turn("run-7", False, True, 1, b""))
+    assert answer.kind == frames.LOST
+    assert "client 0's, and this is the turn of client 1: two nodes must not" in answer.reason
+    assert answer.reason in said.text
+    assert np.array_equal(grid.weights(100), flat(result.arrays))
+
+
+def test_a_state_that_is_in_use_is_not_forgotten(tmp_path):
+    grid = DirectGrid(tmp_path, [app()])
+    result = federate(grid, 2)
+    with Store(grid.home(100).path):  # as by a turn that has not ended
+        answer = tell(grid, 100, frames.Turn("run-7", False, True, 0, b""))
+        assert "in use by another process" in answer.reason
+    assert np.array_equal(grid.weights(100), flat(result.arrays))
+
+
+def numbers(grid, *nodes):
+    return [json.loads(grid.home(node).note("membership"))["client"] for node in nodes]
+
+
+def test_a_number_that_another_client_has_by_now_is_exchanged_for_a_new_one(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    federate(grid, 3, federation="fed")
+    old = dict(grid.apps)
+
+    def join(message, context):
+        grid.apps |= old  # they come back in the second round
+        return train(message, context)
+
+    grid.apps = {50: app(join)}
+    result = federate(grid, 4, federation="fed")  # it has no store, and has forgotten
+    counts = [m["uploads-counted"] for m in result.train_metrics_clientapp.values()]
+    assert counts == [1, 3, 3, 3]
+    assert numbers(grid, 50, 100, 101) == [0, 2, 1]
+    assert "node 100 says that it is client 0, which node 50 is by now" in said.text
+    assert "share one state directory" not in said.text
+    for node in grid.apps:
+        assert np.array_equal(grid.weights(node), flat(result.arrays))
+    again = federate(grid, 6, federation="fed")
+    assert numbers(grid, 50, 100, 101) == [0, 2, 1]
+    assert final(again, "uploads-counted") == 3
+
+
+def test_clients_that_come_with_one_number_get_two(tmp_path):
+    grid = DirectGrid(tmp_path, [app(), app(), app()])
+    everybody = dict(grid.apps)
+    for nodes in ([100], [101, 102]):  # a federation that has begun twice
+        grid.apps = {node: everybody[node] for node in nodes}
+        federate(grid, 1, federation="fed")
+    grid.apps = everybody
+    assert numbers(grid, 100, 101, 102) == [0, 0, 1]
+    assert final(federate(grid, 3, federation="fed"), "uploads-counted") == 3
+    assert numbers(grid, 100, 101, 102) == [0, 2, 1]
+
+
+def test_a_new_number_that_was_not_heard_is_given_again(tmp_path):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    everybody = dict(grid.apps)
+    for node, made in everybody.items():
+        grid.apps = {node: made}
+        federate(grid, 1, federation="fed")
+    grid.apps, turns = everybody, []
+
+    def reply(node, message, answer=grid._reply):
+        turns.append(node)
+        return None if turns == [100, 101, 100, 101] else answer(node, message)
+
+    grid._reply = reply
+    result = federate(grid, 3, federation="fed", strategy=FedAvg(fraction_evaluate=0.0))
+    counts = [m["uploads-counted"] for m in result.train_metrics_clientapp.values()]
+    assert counts == [1, 2, 2]
+    assert numbers(grid, 100, 101) == [0, 1]
+
+
 def test_a_state_that_is_in_use_costs_its_node_the_round_only(tmp_path, said):
     grid = DirectGrid(tmp_path, [app(), app()])
     federate(grid, 1, store=tmp_path / "fed")

@@ -290,6 +290,23 @@ def test_a_server_whose_snapshots_are_gone_does_not_begin_again(tmp_path, open_s
         open_server(tmp_path / "s")
 
 
+def test_a_store_that_was_cleared_is_a_beginning(tmp_path, open_server, opened):
+    server = open_server(tmp_path / "s")
+    server.finish_round()
+    server.store.close()
+    for path in (tmp_path / "s").glob("*.safetensors"):
+        path.write_bytes(b"")
+    store = opened(tmp_path / "s")
+    with pytest.raises(StoreError, match="not a fedtern snapshot"):
+        DurableServer(pair(STC)[0], store)
+    store.clear()
+    again = DurableServer(pair(STC)[0], store)
+    assert (again.recovered, again.round) == (False, 0)
+    again.finish_round()
+    store.close()
+    assert open_server(tmp_path / "s").round == 1
+
+
 def test_a_draft_left_by_a_crash_is_ignored(tmp_path, open_server):
     server = open_server(tmp_path / "s")
     server.finish_round()

@@ -15,12 +15,11 @@ from fedtern.errors import DuplicateUpload, FedternError, RemoteProtocolError, i
 from fedtern.flower import frames
 from fedtern.flower.charter import Charter
 from fedtern.flower.frames import KEY, Answer, Hello, Turn
+from fedtern.flower.homes import SHARED
 from fedtern.flower.ledger import Ledger
 from fedtern.flower.roster import Member, Roster
 from fedtern.protocol import Server
 from fedtern.store import DurableServer
-
-_SHARED = "two nodes must not share one state directory: give each its own fedtern-state"
 
 _NO_MOD = (
     "it does not answer a hello of fedtern: does its ClientApp have"
@@ -69,7 +68,7 @@ class Session:
             if (member := self.roster.get(node)) is None:
                 continue
             if (other := taken.setdefault(member.client, node)) != node:
-                self.drop(node, f"{_SHARED} (node {other} is that client)")
+                self.drop(node, f"{SHARED} (node {other} is that client)")
                 continue
             turn = self._turn(member)
             self.sizes.append(len(turn.data))
@@ -92,7 +91,8 @@ class Session:
         # Nothing else is ever so long.
         self.ledger.counts.models += len(data) > 4 * self.charter.layout.size
         charter = self.charter
-        return Turn(charter.federation, charter.in_context, fresh, member.client, data)
+        name, here = charter.federation, charter.in_context
+        return Turn(name, here, fresh, member.client, data, member.renamed)
 
     def greet(self, nodes: Iterable[int]) -> None:
         """Ask those of some nodes who they are and where, of which that is not known."""
@@ -106,7 +106,9 @@ class Session:
         }
         replies = self.grid.send_and_receive(list(self._sent.values()), timeout=self.timeout)
         # In the order of nodes, so that the numbers they get do not depend on who is fastest.
-        for node, answer, _ in sorted(self.replies(replies), key=_numbered_first):
+        found = sorted(self.replies(replies), key=_numbered_first)
+        self.roster.expect(reply.answer for reply in found)
+        for node, answer, _ in found:
             if answer is None:
                 self.drop(node, _NO_MOD)
             elif answer.kind == frames.HERE:
@@ -157,7 +159,7 @@ class Session:
         except RemoteProtocolError as error:  # any other error is ours
             self.drop(node, in_a_sentence(error))
             return False
-        member.is_at(answer)
+        member.is_at(answer.round, answer.stamp)
         return True
 
     def evaluated(self, reply: Reply) -> bool:
@@ -166,7 +168,7 @@ class Session:
         if reply.answer is not None or member is None:
             self._send_away(reply.node, reply.answer or Answer(frames.LOST))
             return False
-        member.round, member.stamp = self.server.round, self.server.stamp
+        member.is_at(self.server.round, self.server.stamp)
         return True
 
     def _send_away(self, node: int, answer: Answer) -> None:

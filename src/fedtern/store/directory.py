@@ -104,9 +104,18 @@ class Store:
                 return generation
         raise StoreError(f"{'; '.join(damage)}; {REMEDY}")
 
+    def clear(self) -> None:
+        """Remove what is there, readable or not: the next recovery is a beginning."""
+        with self._errors("clear"):
+            self._close_log()
+            for generation in self._generations():
+                for kind in ("safetensors", "log"):
+                    self._file(generation, kind).unlink(missing_ok=True)
+            sync_directory(self.path)
+        self._failed = None
+
     def _replay(self, state: Recoverable, generation: int) -> None:
-        if self._log is not None:
-            self._log.close()
+        self._close_log()
         self._log = Log(self._file(generation, "log"))
         sync_directory(self.path)
         self.torn += self._log.torn
@@ -176,8 +185,7 @@ class Store:
     def _write_snapshot(self, generation: int, snapshot: Snapshot) -> None:
         path = self._file(generation, "safetensors")
         self._snapshot_bytes = write_whole(path, snapshot.chunks())
-        if self._log is not None:
-            self._log.close()
+        self._close_log()
         self._log = Log(self._file(generation, "log"))
         sync_directory(self.path)
 
@@ -217,10 +225,13 @@ class Store:
 
     def close(self) -> None:
         """Let another process have the directory."""
+        self._close_log()
+        self._lock.close()
+
+    def _close_log(self) -> None:
         if self._log is not None:
             self._log.close()
             self._log = None
-        self._lock.close()
 
     def __enter__(self) -> Store:
         return self
