@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED HERE: pip install 'fedtern[flower]'")
 
 from direct import DirectGrid, DirectSimulation, app, initial, train
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg, FedProx
@@ -69,6 +69,22 @@ def test_a_model_is_sent_once_and_then_only_what_changed(tmp_path):
     assert final(result, "payload-down-bytes") < 3 * (4 * 310 + 25) + 8 * 3 * 60
     assert all(not message.content.array_records for _, message in grid.received)
     assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(30 / 60)  # weighted
+
+
+def test_a_dense_broadcast_is_not_a_model(tmp_path):
+    grid = DirectGrid(tmp_path, [app(), app(), app()])
+    result = federate(grid, rounds=4, method=fedavg())
+    assert final(result, "whole-models-sent") == 3
+    apps = dict(grid.apps)
+    grid.apps.pop(102)
+    federate(grid, rounds=2, method=fedavg(), store=tmp_path / "fed")
+    grid.apps = apps  # it joins late, and later misses two rounds, for which the model is shorter
+    federate(grid, rounds=3, method=fedavg(), store=tmp_path / "fed")
+    grid.apps = {node: made for node, made in apps.items() if node != 102}
+    federate(grid, rounds=5, method=fedavg(), store=tmp_path / "fed")
+    grid.apps = apps
+    result = federate(grid, rounds=6, method=fedavg(), store=tmp_path / "fed")
+    assert final(result, "whole-models-sent") == 4
 
 
 def test_evaluation_brings_the_replica_up_to_date_and_sends_nothing_twice(tmp_path):
@@ -332,7 +348,20 @@ def test_a_round_without_anybody_changes_nothing(tmp_path):
 def test_a_client_without_the_mod_is_told_what_it_lacks(tmp_path, said):
     result = federate(DirectGrid(tmp_path, [app(), app(compressed=False)]), 1)
     assert final(result, "uploads-counted") == 1
-    assert "node 101" in said.text
+    told, *_ = [r.getMessage() for r in said.records if "without node 101" in r.getMessage()]
+    assert "KeyError'>: 'arrays'" in told
+    assert "does its ClientApp have mods=[fedtern.flower.compression()]?" in told
+
+
+def test_a_node_that_is_away_when_it_is_greeted_is_not_said_to_lack_the_mod(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    away = Error(5, "Message Unavailable")
+    grid.tamper = lambda node, reply: (
+        Message(away, reply_to=grid.received[-1][1]) if node == 101 else reply
+    )
+    assert final(federate(grid, 1), "uploads-counted") == 1
+    assert "going on without node 101: Message Unavailable" in said.text
+    assert "mods=" not in said.text
 
 
 def test_a_server_without_the_wrapper_is_told_what_it_lacks(tmp_path):
@@ -358,6 +387,21 @@ def test_a_federation_of_another_method_or_model_is_refused_by_the_node_and_name
     other = ArrayRecord({"w": Array(np.zeros(5, np.float32))})
     Compressed(FedAvg(**ANY), METHOD, federation="fed").start(grid, other, 1, 1)
     assert "310 values (weight (30, 10), bias (10,)) here and 5 values (w (5,)) there" in said.text
+
+
+def test_arrays_under_another_key_are_no_other_federation(tmp_path, said):
+    def look(message, context):
+        (name,) = message.content.array_records
+        content = RecordDict({**message.content, "arrays": message.content[name]})
+        message.content = content
+        seen.append(name)
+        return train(message, context)
+
+    seen, grid = [], DirectGrid(tmp_path, [app(look)])
+    for rounds, key in enumerate(["arrays", "model", "model"], 1):
+        plain = FedAvg(**{**ANY, "fraction_evaluate": 0.0}, arrayrecord_key=key)
+        federate(grid, rounds, strategy=plain, store=tmp_path / "fed")
+    assert seen == ["arrays", "model", "model"]
 
 
 def test_another_protocol_is_refused_at_the_first_message_with_both_versions(
@@ -718,6 +762,44 @@ def test_strategies_that_aggregate_in_their_own_way_are_refused_by_name(name):
     made = getattr(strategies, name)(**({"client_learning_rate": 0.1} if name == "QFedAvg" else {}))
     with pytest.raises(ValueError, match=f"cannot wrap {name}.*Use FedAvg, FedProx"):
         Compressed(made)
+
+
+def test_a_strategy_with_a_start_of_its_own_is_refused():
+    class Own(FedAvg):
+        def start(self, *args, **options):
+            raise NotImplementedError
+
+    with pytest.raises(ValueError, match=r"cannot wrap Own: .* leaves aggregate_train and start"):
+        Compressed(Own())
+
+
+def test_a_strategy_may_aggregate_evaluations_in_its_own_way(tmp_path):
+    seen = []
+
+    class Watching(FedAvg):
+        def aggregate_evaluate(self, server_round, replies):
+            found = super().aggregate_evaluate(server_round, replies)
+            seen.append((server_round, [r.content["metrics"]["num-examples"] for r in replies]))
+            return MetricRecord({"mine": 2 * found["mean"]}) if found else None
+
+    grid = DirectGrid(tmp_path, [app(), app()])
+    federate(grid, 1, strategy=Watching(**ANY), store=tmp_path / "fed")
+    result = federate(grid, 2, strategy=Watching(**ANY), store=tmp_path / "fed")
+    assert seen == [(1, [1, 1]), (2, [1, 1])]
+    mean = flat(result.arrays)[-10:].mean()
+    assert result.evaluate_metrics_clientapp[2]["mine"] == pytest.approx(2 * mean)
+
+
+def test_evaluations_that_nobody_has_weighed_are_left_out_and_said(tmp_path, said):
+    def unweighed(message, context):
+        return Message(RecordDict({"metrics": MetricRecord({"mean": 1.0})}), reply_to=message)
+
+    made = ClientApp(mods=[compression()])
+    made.train()(train)
+    made.evaluate()(unweighed)
+    result = federate(DirectGrid(tmp_path, [made]), 1)
+    assert "mean" not in result.evaluate_metrics_clientapp[1]
+    assert "1 nodes report other metrics than ['mean'], or no 'num-examples'" in said.text
 
 
 def test_what_is_no_strategy_is_refused():

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from logging import WARNING
 from typing import NamedTuple
 
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.common import log
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedtern import __version__
@@ -18,7 +19,8 @@ from fedtern.flower.frames import KEY, Answer, Hello, Turn
 from fedtern.flower.homes import SHARED
 from fedtern.flower.ledger import Ledger
 from fedtern.flower.roster import Member, Roster
-from fedtern.protocol import Server
+from fedtern.protocol import Server, Terms
+from fedtern.protocol.catchup import is_model
 from fedtern.store import DurableServer
 
 _NO_MOD = (
@@ -28,11 +30,16 @@ _NO_MOD = (
 
 
 class Reply(NamedTuple):
-    """What a node sent back: its frame, if there was one, and whatever its app put beside it."""
+    """What a node sent back: its frame, if there was one, in the message it came with."""
 
     node: int
     answer: Answer | None
-    content: RecordDict
+    message: Message
+
+    @property
+    def content(self) -> RecordDict:
+        """The frame, and whatever its app put beside it."""
+        return self.message.content
 
 
 class Session:
@@ -56,6 +63,7 @@ class Session:
         self.dropped: list[str] = []  # why turns of this round came to nothing
         self.sizes: list[int] = []  # of what was sent last, in the order of nodes
         self._sent: dict[int, Message] = {}
+        self._terms = Terms(charter.layout, charter.method)
 
     def turns(self, messages: Iterable[Message], config_key: str) -> list[Message]:
         """The messages of a strategy, with what each node missed in the place of the model."""
@@ -88,8 +96,7 @@ class Session:
             )
         else:  # it has nothing yet, or something that is not of this history
             data, fresh = server.catch_up(member.client, -1), True
-        # Nothing else is ever so long.
-        self.ledger.counts.models += len(data) > 4 * self.charter.layout.size
+        self.ledger.counts.models += bool(data) and is_model(data, self._terms)
         charter = self.charter
         name, here = charter.federation, charter.in_context
         return Turn(name, here, fresh, member.client, data, member.renamed)
@@ -106,7 +113,7 @@ class Session:
         }
         replies = self.grid.send_and_receive(list(self._sent.values()), timeout=self.timeout)
         # In the order of nodes, so that the numbers they get do not depend on who is fastest.
-        found = sorted(self.replies(replies), key=_numbered_first)
+        found = sorted(self.replies(replies, hint=_NO_MOD), key=_numbered_first)
         self.roster.expect(reply.answer for reply in found)
         for node, answer, _ in found:
             if answer is None:
@@ -116,8 +123,11 @@ class Session:
             else:
                 self._send_away(node, answer)
 
-    def replies(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """What nodes have answered to the last messages; those that have not are reported."""
+    def replies(self, messages: Iterable[Message], hint: str = "") -> Iterator[Reply]:
+        """What nodes have answered to the last messages; those that have not are reported.
+
+        Where an app has failed, the report ends with the hint.
+        """
         # An error that Flower itself reports does not come from the node it is about.
         nodes = {message.metadata.message_id: node for node, message in self._sent.items()}
         waiting = dict(self._sent)
@@ -129,9 +139,8 @@ class Session:
                 continue
             try:
                 if message.has_error():
-                    raise FedternError(_last_line(message.error.reason))
-                content = message.content
-                yield Reply(node, _answer_in(content), content)
+                    raise FedternError(_reason_of(message.error, hint))
+                yield Reply(node, _answer_in(message.content), message)
             except FedternError as error:
                 self.drop(node, in_a_sentence(error))
         for node in waiting:
@@ -210,6 +219,8 @@ def _answer_in(content: RecordDict) -> Answer | None:
     return frames.read_answer(data) if isinstance(data, bytes) else None
 
 
-def _last_line(reason: str | None) -> str:
-    lines = (reason or "no reason given").strip().splitlines()
-    return lines[-1] if lines else "no reason given"
+def _reason_of(error: Error, hint: str) -> str:
+    """The last line of a traceback, which says most."""
+    lines = (error.reason or "").strip().splitlines() or ["no reason given"]
+    raised = error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+    return f"{lines[-1]} ({hint})" if hint and raised else lines[-1]
