@@ -374,8 +374,10 @@ def test_a_server_without_the_wrapper_is_told_what_it_lacks(tmp_path):
 def test_a_federation_of_another_method_or_model_is_refused_by_the_node_and_named(tmp_path, said):
     grid = DirectGrid(tmp_path, [app(), app()])
     federate(grid, 1, federation="fed")
-    result = federate(grid, 1, method=fedavg(), federation="fed")
+    result = federate(grid, 2, method=fedavg(), federation="fed")
     assert final(result, "uploads-counted") == 0
+    dropped = [m["nodes-dropped"] for m in result.train_metrics_clientapp.values()]
+    assert dropped == [2, 2]  # in every round that goes on without them
     told = [r.getMessage() for r in said.records if r.levelname == "ERROR"]
     here = [m for m in told if "this node cannot work with the server" in m]
     there = [m for m in told if "node 100 takes no part" in m]
@@ -627,6 +629,23 @@ def test_an_upload_whose_metrics_are_gone_goes_back_into_the_residual(tmp_path, 
     assert "the metrics of the upload that this node made before are gone" in said.text
 
 
+@pytest.mark.parametrize("text", ["{", "[]", '{"round": 0}', "\ud800"])
+def test_metrics_that_are_damaged_are_gone(tmp_path, said, text):
+    class Killed(Compressed):
+        def aggregate_train(self, server_round, replies):
+            raise KeyboardInterrupt
+
+    grid = DirectGrid(tmp_path, [app(), app()])
+    plain = FedAvg(min_available_nodes=1, fraction_evaluate=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        Killed(plain, METHOD, store=tmp_path / "fed").start(grid, initial(), 2, 1)
+    (grid.home(101).path / "reply.json").write_bytes(text.encode(errors="surrogatepass"))
+    result = federate(grid, 2, strategy=plain, store=tmp_path / "fed")
+    counts = [m["uploads-counted"] for m in result.train_metrics_clientapp.values()]
+    assert counts == [1, 2]
+    assert "the metrics of the upload that this node made before are gone" in said.text
+
+
 @pytest.mark.parametrize("value", [1.0, [1.0, 2.0]])
 def test_nodes_with_other_metrics_count_but_not_in_the_metrics(tmp_path, said, value):
     def other(message, context):
@@ -664,6 +683,7 @@ def test_a_node_that_claims_a_number_without_end_takes_no_part(tmp_path, said):
     )
     result = federate(grid, 2, store=tmp_path / "fed")
     assert final(result, "uploads-counted") == 1
+    assert [m["nodes-dropped"] for m in result.train_metrics_clientapp.values()] == [1, 1]
     assert "it says that it is client 18446744073709551614" in said.text
     grid.tamper, grid.apps[102] = (lambda _node, reply: reply), app()
     assert final(federate(grid, 3, store=tmp_path / "fed"), "uploads-counted") == 3

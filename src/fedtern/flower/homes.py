@@ -106,9 +106,8 @@ class DirectoryHome:
             return self._file(name).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
-        except UnicodeDecodeError as error:
-            _warn(str(self._file(name)), error)
-            return None
+        except UnicodeDecodeError:
+            return ""  # damaged, as whoever reads it will notice, and knows what that means
         except OSError as error:  # of the disk, not of what is on it
             raise StoreError(f"cannot read {self._file(name)}: {error.strerror}") from error
 

@@ -174,11 +174,16 @@ class Node:
     def _send_again(self, home: Home, client: AnyClient, data: bytes) -> Message:
         """The upload of a round that the server asks for twice; it has been trained for once."""
         where = (client.client_id, client.round, client.stamp)
-        kept = json.loads(home.note(_REPLY) or "{}")
-        if (kept.get("round"), kept.get("stamp")) != (client.round, client.stamp.hex()):
+        try:
+            kept = json.loads(home.note(_REPLY) or "")
+            metrics = kept["metrics"]
+            found = kept["round"], kept["stamp"]
+        except (KeyError, TypeError, ValueError):
+            found = None
+        if found != (client.round, client.stamp.hex()):
             reason = "the metrics of the upload that this node made before are gone"
             return self._answer(Answer(frames.FAILED, *where, reason=reason))
-        return self._answer(Answer(frames.UPLOAD, *where, data=data), kept["metrics"])
+        return self._answer(Answer(frames.UPLOAD, *where, data=data), metrics)
 
     def _lost(self, client: AnyClient, round: int, error: FedternError) -> Message:
         log(WARNING, "fedtern: cannot follow the server from round %s: %s", client.round, error)

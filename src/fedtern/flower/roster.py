@@ -44,6 +44,10 @@ class Roster:
         """Those of some nodes of which it is not known where they are."""
         return [n for n in nodes if n not in self._members and n not in self._refused]
 
+    def refusals(self, nodes: Iterable[int]) -> list[str]:
+        """Why some of the nodes have been sent away."""
+        return [self._refused[node] for node in nodes if node in self._refused]
+
     def get(self, node: int) -> Member | None:
         """A node's client, if it is known where it is."""
         return self._members.get(node)

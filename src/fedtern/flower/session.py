@@ -68,7 +68,9 @@ class Session:
     def turns(self, messages: Iterable[Message], config_key: str) -> list[Message]:
         """The messages of a strategy, with what each node missed in the place of the model."""
         messages = list(messages)
-        self.greet([message.metadata.dst_node_id for message in messages])
+        nodes = [message.metadata.dst_node_id for message in messages]
+        self.dropped += self.roster.refusals(nodes)
+        self.greet(nodes)
         # A list: some of Flower's grids go through it twice.
         self._sent, self.sizes, taken = {}, [], dict[int, int]()
         for message in messages:
@@ -101,8 +103,11 @@ class Session:
         name, here = charter.federation, charter.in_context
         return Turn(name, here, fresh, member.client, data, member.renamed)
 
-    def greet(self, nodes: Iterable[int]) -> None:
-        """Ask those of some nodes who they are and where, of which that is not known."""
+    def greet(self, nodes: Iterable[int], hint: str = _NO_MOD) -> None:
+        """Ask those of some nodes who they are and where, of which that is not known.
+
+        The hint is for those whose app cannot answer that.
+        """
         strangers = self.roster.strangers(nodes)
         if not strangers:
             return
@@ -113,13 +118,14 @@ class Session:
         }
         replies = self.grid.send_and_receive(list(self._sent.values()), timeout=self.timeout)
         # In the order of nodes, so that the numbers they get do not depend on who is fastest.
-        found = sorted(self.replies(replies, hint=_NO_MOD), key=_numbered_first)
+        found = sorted(self.replies(replies, hint), key=_numbered_first)
         self.roster.expect(reply.answer for reply in found)
         for node, answer, _ in found:
             if answer is None:
-                self.drop(node, _NO_MOD)
+                self.drop(node, hint or "it does not answer a hello")
             elif answer.kind == frames.HERE:
                 self.roster.enter(node, answer)
+                self.dropped += self.roster.refusals([node])
             else:
                 self._send_away(node, answer)
 
