@@ -126,7 +126,8 @@ class DirectGrid(Grid):
         home = self.home(node)
         noted = json.loads(home.note("membership") or "")
         charter = Charter.from_json(noted["charter"])
-        with home.client(lambda: charter.new_client(noted["client"])) as client:
+        make = lambda: charter.new_client(noted["client"])  # noqa: E731
+        with home.alone(), home.client(make) as client:
             return np.array(client.weights)
 
 

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED HERE: pip install 'fedtern[flower]'")
 
 from direct import DirectGrid, DirectSimulation, app, initial, train
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg, FedProx
@@ -69,6 +69,22 @@ def test_a_model_is_sent_once_and_then_only_what_changed(tmp_path):
     assert final(result, "payload-down-bytes") < 3 * (4 * 310 + 25) + 8 * 3 * 60
     assert all(not message.content.array_records for _, message in grid.received)
     assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(30 / 60)  # weighted
+
+
+def test_a_dense_broadcast_is_not_a_model(tmp_path):
+    grid = DirectGrid(tmp_path, [app(), app(), app()])
+    result = federate(grid, rounds=4, method=fedavg())
+    assert final(result, "whole-models-sent") == 3
+    apps = dict(grid.apps)
+    grid.apps.pop(102)
+    federate(grid, rounds=2, method=fedavg(), store=tmp_path / "fed")
+    grid.apps = apps  # it joins late, and later misses two rounds, for which the model is shorter
+    federate(grid, rounds=3, method=fedavg(), store=tmp_path / "fed")
+    grid.apps = {node: made for node, made in apps.items() if node != 102}
+    federate(grid, rounds=5, method=fedavg(), store=tmp_path / "fed")
+    grid.apps = apps
+    result = federate(grid, rounds=6, method=fedavg(), store=tmp_path / "fed")
+    assert final(result, "whole-models-sent") == 4
 
 
 def test_evaluation_brings_the_replica_up_to_date_and_sends_nothing_twice(tmp_path):
@@ -167,6 +183,42 @@ def test_a_damaged_state_is_replaced_by_the_whole_model(tmp_path, said, damage):
     assert final(result, "uploads-counted") == 2
     assert "empty residual" in said.text
     assert np.array_equal(grid.weights(101), flat(result.arrays))
+
+
+def test_a_damaged_newest_snapshot_is_not_replaced_by_an_older_one(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    federate(grid, 3, store=tmp_path / "fed")
+    newest = max(grid.home(101).path.glob("*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-7])
+    result = federate(grid, 4, store=tmp_path / "fed", strategy=FedAvg(fraction_evaluate=0.0))
+    assert final(result, "whole-models-sent") == 3
+    assert "asking for the whole model and going on with an empty residual" in said.text
+
+
+def test_another_upload_to_the_same_round_is_reported_and_not_counted(tmp_path, said):
+    class Killed(Compressed):
+        def aggregate_train(self, server_round, replies):
+            for reply in self._session.replies(replies):
+                self._session.take(reply, 1)
+            raise KeyboardInterrupt
+
+    def otherwise(message, context):
+        reply = train(message, context)
+        arrays = {n: Array(-2 * a.numpy()) for n, a in reply.content["arrays"].items()}
+        reply.content["arrays"] = ArrayRecord(arrays)
+        return reply
+
+    grid = DirectGrid(tmp_path, [app(), app()])
+    plain = FedAvg(min_available_nodes=1, fraction_evaluate=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        Killed(plain, METHOD, store=tmp_path / "fed").start(grid, initial(), 2, 1)
+    for path in [*grid.home(101).path.glob("*.safetensors"), *grid.home(101).path.glob("*.log")]:
+        path.unlink()
+    grid.apps[101] = app(otherwise)
+    result = federate(grid, 1, strategy=plain, store=tmp_path / "fed")
+    assert "node 101 (client 1): client 1: another upload of round 0" in said.text
+    assert final(result, "nodes-dropped") == 1
+    assert final(result, "uploads-counted") == 2  # the first one of each
 
 
 def broken(change):
@@ -296,7 +348,20 @@ def test_a_round_without_anybody_changes_nothing(tmp_path):
 def test_a_client_without_the_mod_is_told_what_it_lacks(tmp_path, said):
     result = federate(DirectGrid(tmp_path, [app(), app(compressed=False)]), 1)
     assert final(result, "uploads-counted") == 1
-    assert "node 101" in said.text
+    told, *_ = [r.getMessage() for r in said.records if "without node 101" in r.getMessage()]
+    assert "KeyError'>: 'arrays'" in told
+    assert "does its ClientApp have mods=[fedtern.flower.compression()]?" in told
+
+
+def test_a_node_that_is_away_when_it_is_greeted_is_not_said_to_lack_the_mod(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    away = Error(5, "Message Unavailable")
+    grid.tamper = lambda node, reply: (
+        Message(away, reply_to=grid.received[-1][1]) if node == 101 else reply
+    )
+    assert final(federate(grid, 1), "uploads-counted") == 1
+    assert "going on without node 101: Message Unavailable" in said.text
+    assert "mods=" not in said.text
 
 
 def test_a_server_without_the_wrapper_is_told_what_it_lacks(tmp_path):
@@ -309,8 +374,10 @@ def test_a_server_without_the_wrapper_is_told_what_it_lacks(tmp_path):
 def test_a_federation_of_another_method_or_model_is_refused_by_the_node_and_named(tmp_path, said):
     grid = DirectGrid(tmp_path, [app(), app()])
     federate(grid, 1, federation="fed")
-    result = federate(grid, 1, method=fedavg(), federation="fed")
+    result = federate(grid, 2, method=fedavg(), federation="fed")
     assert final(result, "uploads-counted") == 0
+    dropped = [m["nodes-dropped"] for m in result.train_metrics_clientapp.values()]
+    assert dropped == [2, 2]  # in every round that goes on without them
     told = [r.getMessage() for r in said.records if r.levelname == "ERROR"]
     here = [m for m in told if "this node cannot work with the server" in m]
     there = [m for m in told if "node 100 takes no part" in m]
@@ -322,6 +389,21 @@ def test_a_federation_of_another_method_or_model_is_refused_by_the_node_and_name
     other = ArrayRecord({"w": Array(np.zeros(5, np.float32))})
     Compressed(FedAvg(**ANY), METHOD, federation="fed").start(grid, other, 1, 1)
     assert "310 values (weight (30, 10), bias (10,)) here and 5 values (w (5,)) there" in said.text
+
+
+def test_arrays_under_another_key_are_no_other_federation(tmp_path, said):
+    def look(message, context):
+        (name,) = message.content.array_records
+        content = RecordDict({**message.content, "arrays": message.content[name]})
+        message.content = content
+        seen.append(name)
+        return train(message, context)
+
+    seen, grid = [], DirectGrid(tmp_path, [app(look)])
+    for rounds, key in enumerate(["arrays", "model", "model"], 1):
+        plain = FedAvg(**{**ANY, "fraction_evaluate": 0.0}, arrayrecord_key=key)
+        federate(grid, rounds, strategy=plain, store=tmp_path / "fed")
+    assert seen == ["arrays", "model", "model"]
 
 
 def test_another_protocol_is_refused_at_the_first_message_with_both_versions(
@@ -381,6 +463,107 @@ def test_two_nodes_with_one_state_directory_are_told_apart(tmp_path, said):
     result = federate(grid, 2, store=tmp_path / "fed")
     assert "share one state directory" in said.text
     assert final(result, "uploads-counted") == 2
+
+
+def test_two_nodes_that_share_a_directory_from_the_beginning_are_told_and_lose_nothing(
+    tmp_path, said
+):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    grid.directory(100).mkdir()
+    grid.directory(101).symlink_to(grid.directory(100))
+    result = federate(grid, 4)
+    counts = [m["uploads-counted"] for m in result.train_metrics_clientapp.values()]
+    assert counts == [1, 1, 1, 1]
+    assert final(result, "whole-models-sent") == 1  # nobody has wiped anybody
+    assert "(client 0): two nodes must not share one state directory" in said.text
+    assert "has lost its state" not in said.text
+    grid.directory(101).unlink()  # as the log advises
+    mended = federate(grid, 2, federation="other")
+    assert final(mended, "uploads-counted") == 2
+
+
+def tell(grid, node, frame, kind="train"):
+    message = Message(RecordDict({KEY: ConfigRecord({KEY: frame.to_bytes()})}), node, kind)
+    (reply,) = grid.send_and_receive([message])
+    return frames.read_answer(reply.content[KEY][KEY])
+
+
+def test_the_turn_of_another_client_wipes_nobodys_state(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app()])
+    result = federate(grid, 2)
+    answer = tell(grid, 100, frames.Turn("run-7", False, True, 1, b""))
+    assert answer.kind == frames.LOST
+    assert "client 0's, and this is the turn of client 1: two nodes must not" in answer.reason
+    assert answer.reason in said.text
+    assert np.array_equal(grid.weights(100), flat(result.arrays))
+
+
+def test_a_state_that_is_in_use_is_not_forgotten(tmp_path):
+    grid = DirectGrid(tmp_path, [app()])
+    result = federate(grid, 2)
+    with Store(grid.home(100).path):  # as by a turn that has not ended
+        answer = tell(grid, 100, frames.Turn("run-7", False, True, 0, b""))
+        assert "in use by another process" in answer.reason
+    assert np.array_equal(grid.weights(100), flat(result.arrays))
+
+
+def numbers(grid, *nodes):
+    return [json.loads(grid.home(node).note("membership"))["client"] for node in nodes]
+
+
+def test_a_number_that_another_client_has_by_now_is_exchanged_for_a_new_one(tmp_path, said):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    federate(grid, 3, federation="fed")
+    old = dict(grid.apps)
+
+    def join(message, context):
+        grid.apps |= old  # they come back in the second round
+        return train(message, context)
+
+    grid.apps = {50: app(join)}
+    result = federate(grid, 4, federation="fed")  # it has no store, and has forgotten
+    counts = [m["uploads-counted"] for m in result.train_metrics_clientapp.values()]
+    assert counts == [1, 3, 3, 3]
+    assert numbers(grid, 50, 100, 101) == [0, 2, 1]
+    assert "node 100 says that it is client 0, which node 50 is by now" in said.text
+    assert "share one state directory" not in said.text
+    for node in grid.apps:
+        assert np.array_equal(grid.weights(node), flat(result.arrays))
+    again = federate(grid, 6, federation="fed")
+    assert numbers(grid, 50, 100, 101) == [0, 2, 1]
+    assert final(again, "uploads-counted") == 3
+
+
+def test_clients_that_come_with_one_number_get_two(tmp_path):
+    grid = DirectGrid(tmp_path, [app(), app(), app()])
+    everybody = dict(grid.apps)
+    for nodes in ([100], [101, 102]):  # a federation that has begun twice
+        grid.apps = {node: everybody[node] for node in nodes}
+        federate(grid, 1, federation="fed")
+    grid.apps = everybody
+    assert numbers(grid, 100, 101, 102) == [0, 0, 1]
+    assert final(federate(grid, 3, federation="fed"), "uploads-counted") == 3
+    assert numbers(grid, 100, 101, 102) == [0, 2, 1]
+
+
+def test_a_new_number_that_was_not_heard_is_given_again(tmp_path):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    everybody = dict(grid.apps)
+    for node, made in everybody.items():
+        grid.apps = {node: made}
+        federate(grid, 1, federation="fed")
+    grid.apps, turns = everybody, []
+
+    def reply(node, message, answer=grid._reply):
+        turns.append(node)
+        unheard = node == 101 and turns.count(101) == 2  # its first turn, after the hello
+        return None if unheard else answer(node, message)
+
+    grid._reply = reply
+    result = federate(grid, 3, federation="fed", strategy=FedAvg(fraction_evaluate=0.0))
+    counts = [m["uploads-counted"] for m in result.train_metrics_clientapp.values()]
+    assert counts == [1, 2, 2]
+    assert numbers(grid, 100, 101) == [0, 1]
 
 
 def test_a_state_that_is_in_use_costs_its_node_the_round_only(tmp_path, said):
@@ -447,6 +630,23 @@ def test_an_upload_whose_metrics_are_gone_goes_back_into_the_residual(tmp_path, 
     assert "the metrics of the upload that this node made before are gone" in said.text
 
 
+@pytest.mark.parametrize("text", ["{", "[]", '{"round": 0}', "\ud800"])
+def test_metrics_that_are_damaged_are_gone(tmp_path, said, text):
+    class Killed(Compressed):
+        def aggregate_train(self, server_round, replies):
+            raise KeyboardInterrupt
+
+    grid = DirectGrid(tmp_path, [app(), app()])
+    plain = FedAvg(min_available_nodes=1, fraction_evaluate=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        Killed(plain, METHOD, store=tmp_path / "fed").start(grid, initial(), 2, 1)
+    (grid.home(101).path / "reply.json").write_bytes(text.encode(errors="surrogatepass"))
+    result = federate(grid, 2, strategy=plain, store=tmp_path / "fed")
+    counts = [m["uploads-counted"] for m in result.train_metrics_clientapp.values()]
+    assert counts == [1, 2]
+    assert "the metrics of the upload that this node made before are gone" in said.text
+
+
 @pytest.mark.parametrize("value", [1.0, [1.0, 2.0]])
 def test_nodes_with_other_metrics_count_but_not_in_the_metrics(tmp_path, said, value):
     def other(message, context):
@@ -484,6 +684,7 @@ def test_a_node_that_claims_a_number_without_end_takes_no_part(tmp_path, said):
     )
     result = federate(grid, 2, store=tmp_path / "fed")
     assert final(result, "uploads-counted") == 1
+    assert [m["nodes-dropped"] for m in result.train_metrics_clientapp.values()] == [1, 1]
     assert "it says that it is client 18446744073709551614" in said.text
     grid.tamper, grid.apps[102] = (lambda _node, reply: reply), app()
     assert final(federate(grid, 3, store=tmp_path / "fed"), "uploads-counted") == 3
@@ -582,6 +783,44 @@ def test_strategies_that_aggregate_in_their_own_way_are_refused_by_name(name):
     made = getattr(strategies, name)(**({"client_learning_rate": 0.1} if name == "QFedAvg" else {}))
     with pytest.raises(ValueError, match=f"cannot wrap {name}.*Use FedAvg, FedProx"):
         Compressed(made)
+
+
+def test_a_strategy_with_a_start_of_its_own_is_refused():
+    class Own(FedAvg):
+        def start(self, *args, **options):
+            raise NotImplementedError
+
+    with pytest.raises(ValueError, match=r"cannot wrap Own: .* leaves aggregate_train and start"):
+        Compressed(Own())
+
+
+def test_a_strategy_may_aggregate_evaluations_in_its_own_way(tmp_path):
+    seen = []
+
+    class Watching(FedAvg):
+        def aggregate_evaluate(self, server_round, replies):
+            found = super().aggregate_evaluate(server_round, replies)
+            seen.append((server_round, [r.content["metrics"]["num-examples"] for r in replies]))
+            return MetricRecord({"mine": 2 * found["mean"]}) if found else None
+
+    grid = DirectGrid(tmp_path, [app(), app()])
+    federate(grid, 1, strategy=Watching(**ANY), store=tmp_path / "fed")
+    result = federate(grid, 2, strategy=Watching(**ANY), store=tmp_path / "fed")
+    assert seen == [(1, [1, 1]), (2, [1, 1])]
+    mean = flat(result.arrays)[-10:].mean()
+    assert result.evaluate_metrics_clientapp[2]["mine"] == pytest.approx(2 * mean)
+
+
+def test_evaluations_that_nobody_has_weighed_are_left_out_and_said(tmp_path, said):
+    def unweighed(message, context):
+        return Message(RecordDict({"metrics": MetricRecord({"mean": 1.0})}), reply_to=message)
+
+    made = ClientApp(mods=[compression()])
+    made.train()(train)
+    made.evaluate()(unweighed)
+    result = federate(DirectGrid(tmp_path, [made]), 1)
+    assert "mean" not in result.evaluate_metrics_clientapp[1]
+    assert "1 nodes report other metrics than ['mean'], or no 'num-examples'" in said.text
 
 
 def test_what_is_no_strategy_is_refused():

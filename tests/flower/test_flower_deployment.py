@@ -32,7 +32,7 @@ def node_weights(state: Path) -> tuple[int, np.ndarray]:
     (path,) = state.glob("federation-*")
     home = DirectoryHome(path)
     charter, number = charter_of(home)
-    with home.client(lambda: charter.new_client(number)) as client:
+    with home.alone(), home.client(lambda: charter.new_client(number)) as client:
         return client.round, np.array(client.weights)
 
 

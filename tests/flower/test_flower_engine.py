@@ -23,7 +23,7 @@ from fedtern.cli import app
 from fedtern.engines.local import Federation
 from fedtern.engines.simulation import federate
 from fedtern.experiments import Experiment
-from fedtern.flower import engine
+from fedtern.flower import engine, engine_node
 from fedtern.flower.engine import EngineError, FlowerFederation
 from fedtern.flower.engine_node import client_app
 from fedtern.snapshot import Snapshot
@@ -112,6 +112,24 @@ def test_a_simulation_does_errands_until_it_is_closed(monkeypatch):
     with pytest.raises(ZeroDivisionError):
         simulation.do(lambda _: 1 / 0)
     simulation.close()
+
+
+@pytest.mark.parametrize("when", ["hello", "turn"])
+def test_a_client_that_cannot_begin_ends_the_experiment_with_a_reason(monkeypatch, when):
+    prepared, calls = engine_node._prepared, []
+
+    def fail(*args):
+        calls.append(args)
+        if when == "hello" or len(calls) > 2:
+            raise OSError("no such dataset")
+        return prepared(*args)
+
+    monkeypatch.setattr(engine, "Simulation", Here)
+    monkeypatch.setattr(engine_node, "_prepared", fail)
+    what = Experiment.of("mlp-digits", "stc", Environment(clients=2, participation=1.0))
+    with pytest.raises(EngineError, match=r"ends with node 100.*no such dataset") as ended:
+        play(what, partial(FlowerFederation, what, None))
+    assert "mods=" not in str(ended.value)
 
 
 @pytest.mark.slow

@@ -36,14 +36,16 @@ IDS = st.integers(0, 2**32)
 def test_bytes_are_stable():
     assert Turn("fed", False, True, 300, b"xy").to_bytes().hex() == "fd01020203666564ac027879"
     assert Answer(HERE, 2, 5, b"abc").to_bytes().hex() == "fd01100306616263"
+    assert Turn("fed", True, True, 7, b"", True).to_bytes().hex() == "fd0102070366656407"
+    assert Answer(HERE, 2, 5, b"abc", b"mark").to_bytes().hex() == "fd011003066162636d61726b"
     assert Answer(REFUSED, reason="no", version="0.1.0").to_bytes().hex() == (
         "fd011405302e312e306e6f"
     )
 
 
-@given(NAMES, st.booleans(), st.booleans(), IDS, st.binary(max_size=50))
-def test_a_turn_is_read_as_it_was_written(name, in_context, fresh, client, data):
-    turn = Turn(name, in_context, fresh, client, data)
+@given(NAMES, st.booleans(), st.booleans(), IDS, st.binary(max_size=50), st.booleans())
+def test_a_turn_is_read_as_it_was_written(name, in_context, fresh, client, data, renamed):
+    turn = Turn(name, in_context, fresh, client, data, renamed)
     assert read_request(turn.to_bytes()) == turn
 
 
@@ -51,8 +53,9 @@ def test_a_turn_is_read_as_it_was_written(name, in_context, fresh, client, data)
 def test_an_answer_is_read_as_it_was_written(client, round, stamp, text):
     failed = Answer(FAILED, client, round, stamp, reason=text)
     assert read_answer(failed.to_bytes()) == failed
-    upload = Answer(UPLOAD, client, round, stamp, data=text.encode())
-    assert read_answer(upload.to_bytes()) == upload
+    for kind in (HERE, UPLOAD):
+        answer = Answer(kind, client, round, stamp, data=text.encode())
+        assert read_answer(answer.to_bytes()) == answer
 
 
 @given(st.binary(max_size=60))

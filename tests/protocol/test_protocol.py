@@ -205,8 +205,11 @@ def test_late_duplicate_and_foreign_uploads_are_refused_without_harm():
     before = states(server)
     with pytest.raises(DuplicateUpload, match="client 0: this upload of round 0 has already"):
         server.receive(0, early)
-    with pytest.raises(DuplicateUpload, match="client 0: another upload of round 0"):
+    with pytest.raises(
+        RemoteProtocolError, match="client 0: another upload of round 0"
+    ) as other_one:
         server.receive(0, clients[2].send(trained(clients[2], 5)))
+    assert not isinstance(other_one.value, DuplicateUpload)  # which a network makes by itself
     with pytest.raises(RemoteProtocolError, match=r"client 3: the message's history at round 0"):
         other.receive(3, early)
     assert states(server) == before

@@ -5,6 +5,7 @@ import os
 import time
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -239,6 +240,71 @@ def test_a_damaged_snapshot_is_worked_out_from_the_one_before(tmp_path, open_ser
     again.store.close()
     with pytest.raises(StoreError, match=r"not a fedtern snapshot.*from a backup"):
         open_server(tmp_path / "s")
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("damage", ["cut", "missing"])
+def test_a_client_never_goes_back_to_before_an_upload(
+    tmp_path, open_server, open_client, damage, crash, monkeypatch
+):
+    server, client = open_server(tmp_path / "s"), open_client(tmp_path / "c")
+    play(server, [client], 3)
+    if crash:  # between writing the new snapshot and removing the old one
+        monkeypatch.setattr(Path, "unlink", lambda *_args, **_options: None)
+    play(server, [client], 1)
+    monkeypatch.undo()
+    client.store.close()
+    newest = max((tmp_path / "c").glob("*.safetensors"))
+    if damage == "cut":
+        newest.write_bytes(newest.read_bytes()[:-7])
+    else:
+        newest.unlink()
+    with pytest.raises(StoreError, match=r"remove a client's: it begins again with an empty"):
+        open_client(tmp_path / "c")
+
+
+def test_a_client_that_only_listened_since_comes_back_from_the_snapshot_before(
+    tmp_path, open_server, opened
+):
+    def open_client():
+        return DurableClient(pair(STC)[1][0], opened(tmp_path / "c", log_bytes=200))
+
+    server, client = open_server(tmp_path / "s"), open_client()
+    play(server, [client], 2)
+    client.receive(server.catch_up(0, client.round))
+    while len(list((tmp_path / "c").glob("*.safetensors"))) < 2:
+        client.receive(server.finish_round().data)
+    client.store.close()
+    newest = max((tmp_path / "c").glob("*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-7])
+    again = open_client()
+    assert again.client.snapshot().to_bytes() == client.client.snapshot().to_bytes()
+
+
+def test_a_server_whose_snapshots_are_gone_does_not_begin_again(tmp_path, open_server):
+    server = open_server(tmp_path / "s")
+    server.finish_round()
+    server.store.close()
+    (tmp_path / "s" / "00000000.safetensors").unlink()
+    with pytest.raises(StoreError, match=r"00000000\.safetensors is missing; restore a server's"):
+        open_server(tmp_path / "s")
+
+
+def test_a_store_that_was_cleared_is_a_beginning(tmp_path, open_server, opened):
+    server = open_server(tmp_path / "s")
+    server.finish_round()
+    server.store.close()
+    for path in (tmp_path / "s").glob("*.safetensors"):
+        path.write_bytes(b"")
+    store = opened(tmp_path / "s")
+    with pytest.raises(StoreError, match="not a fedtern snapshot"):
+        DurableServer(pair(STC)[0], store)
+    store.clear()
+    again = DurableServer(pair(STC)[0], store)
+    assert (again.recovered, again.round) == (False, 0)
+    again.finish_round()
+    store.close()
+    assert open_server(tmp_path / "s").round == 1
 
 
 def test_a_draft_left_by_a_crash_is_ignored(tmp_path, open_server):

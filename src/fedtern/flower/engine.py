@@ -125,20 +125,21 @@ class FlowerFederation(Federation):
         nodes = [session.roster.node_of(client) for client in cohort]
         empty = RecordDict({"config": ConfigRecord()})
         turns = session.turns([Message(empty, n, MessageType.TRAIN) for n in nodes], "config")
+        _insist_on_everybody(session)
         sizes = dict(zip(nodes, session.sizes, strict=True))
         found: dict[int, tuple[int, float]] = {}
         for reply in session.replies(grid.send_and_receive(turns, timeout=_TIMEOUT)):
             if session.take(reply, weight_of(reply, "num-examples")) and reply.answer:
                 found[reply.node] = self._counted(reply.answer.data)
-        if session.dropped:
-            raise EngineError(f"the experiment ends with {session.dropped[0]}")
+        _insist_on_everybody(session)
         return [sizes[node] for node in nodes], [found[node] for node in nodes]
 
     def _meet(self, grid: Grid) -> Session:
         self._session = Session(self._charter, self.server, self._ledger, grid, _TIMEOUT)
         while len(nodes := list(grid.get_node_ids())) < len(self.split):
             time.sleep(0.1)  # they register one by one
-        self._session.greet(nodes)
+        self._session.greet(nodes, hint="")
+        _insist_on_everybody(self._session)
         return self._session
 
     def _counted(self, data: bytes) -> tuple[int, float]:
@@ -151,6 +152,11 @@ class FlowerFederation(Federation):
         """End the simulation."""
         self._simulation.close()
         super().close()
+
+
+def _insist_on_everybody(session: Session) -> None:
+    if session.dropped:
+        raise EngineError(f"the experiment ends with {session.dropped[0]}")
 
 
 def _be_quiet() -> None:

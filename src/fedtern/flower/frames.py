@@ -37,7 +37,7 @@ class Hello:
     """What a node has to know of a federation before it can take part."""
 
     version: str  # of the server's package
-    terms: Mapping[str, Any]  # see ``fedtern.flower.terms``
+    terms: Mapping[str, Any]  # see ``fedtern.flower.charter``
 
     def to_bytes(self) -> bytes:
         """The frame."""
@@ -53,10 +53,11 @@ class Turn:
     fresh: bool  # whether the client has to forget whatever it knew
     client: int
     data: bytes  # a broadcast or catch-up; empty for a client that is up to date
+    renamed: bool = False  # whether the client is to be another one than it has said it is
 
     def to_bytes(self) -> bytes:
         """The frame."""
-        flags = bytes([self.in_context + 2 * self.fresh])
+        flags = bytes([self.in_context + 2 * self.fresh + 4 * self.renamed])
         return _head(_TURN) + flags + _text(self.federation) + varint(self.client) + self.data
 
 
@@ -64,9 +65,9 @@ class Turn:
 class Answer:
     """Where a client is, and what came of its turn.
 
-    ``HERE`` answers a hello; ``UPLOAD`` brings an upload; ``LOST`` says that what the server sent
-    does not fit what the client has; ``FAILED`` that training gave nothing to send; ``REFUSED``
-    that the two cannot work together. The last three give a reason.
+    ``HERE`` answers a hello, with the mark of its state; ``UPLOAD`` brings an upload; ``LOST`` says
+    that what the server sent does not fit what the client has; ``FAILED`` that training gave
+    nothing to send; ``REFUSED`` that the two cannot work together. The last three give a reason.
     """
 
     kind: int
@@ -102,7 +103,8 @@ def read_request(data: bytes) -> Hello | Turn:
         raise DecodeError(f"a server does not send frames of kind {kind}")
     flags = reader.byte()
     federation, client = _read_text(reader), reader.varint()
-    return Turn(federation, bool(flags & 1), bool(flags & 2), client, reader.rest())
+    in_context, fresh, renamed = (bool(flags & bit) for bit in (1, 2, 4))
+    return Turn(federation, in_context, fresh, client, reader.rest(), renamed)
 
 
 def read_answer(data: bytes) -> Answer:
@@ -115,7 +117,7 @@ def read_answer(data: bytes) -> Answer:
         return Answer(kind, version=version, reason=_decoded(reader.rest()))
     client, round, stamp = reader.varint() - 1, reader.varint() - 1, reader.take(_STAMP)
     rest = reader.rest()
-    data, reason = (rest, "") if kind == UPLOAD else (b"", _decoded(rest))
+    data, reason = (rest, "") if kind in (HERE, UPLOAD) else (b"", _decoded(rest))
     return Answer(kind, None if client < 0 else client, round, stamp, data, reason)
 
 

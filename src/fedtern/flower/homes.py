@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from logging import WARNING
 from pathlib import Path
 from typing import Protocol
@@ -21,12 +21,17 @@ from fedtern.snapshot import Snapshot
 from fedtern.store import DurableClient, Store
 
 STATE_DIRECTORY = "fedtern-state"  # in a node's configuration
+SHARED = f"two nodes must not share one state directory: give each its own {STATE_DIRECTORY}"
 _STATE = "state"
 Make = Callable[[], Client]
 
 
 class Home(Protocol):
     """A client's state, and notes beside it."""
+
+    def alone(self) -> AbstractContextManager[object]:
+        """Keep everybody else out while the context lasts; nothing else is to be called outside."""
+        ...
 
     def note(self, name: str) -> str | None:
         """What was noted under a name."""
@@ -36,12 +41,14 @@ class Home(Protocol):
         """Note something, durably."""
         ...
 
-    def client(self, make: Make) -> AbstractContextManager[Client | DurableClient]:
-        """The client as it was left, while the context lasts; a new one if that cannot be read."""
-        ...
+    def client(
+        self, make: Make, *, fresh: bool = False
+    ) -> AbstractContextManager[Client | DurableClient]:
+        """The client as it was left, while the context lasts.
 
-    def forget(self) -> None:
-        """Drop the client's state; notes stay."""
+        With ``fresh``, or where it cannot be read, that is forgotten and the client is a new one;
+        notes stay.
+        """
         ...
 
 
@@ -53,6 +60,10 @@ class ContextHome:
             state[KEY] = ConfigRecord()
         self._record = state.config_records[KEY]
 
+    def alone(self) -> AbstractContextManager[object]:
+        """A simulation gives a context to one process at a time."""
+        return nullcontext()
+
     def note(self, name: str) -> str | None:
         """What was noted under a name."""
         text = self._record.get(name)
@@ -63,10 +74,10 @@ class ContextHome:
         self._record[name] = text
 
     @contextmanager
-    def client(self, make: Make) -> Iterator[Client]:
+    def client(self, make: Make, *, fresh: bool = False) -> Iterator[Client]:
         """The client as it was left; what becomes of it is kept unless there is an error."""
         client, data = make(), self._record.get(_STATE)
-        if isinstance(data, bytes):
+        if isinstance(data, bytes) and not fresh:
             try:
                 client.restore(Snapshot.from_bytes(data))
             except (DecodeError, KeyError, ValueError) as error:
@@ -75,16 +86,19 @@ class ContextHome:
         yield client
         self._record[_STATE] = client.snapshot().to_bytes()
 
-    def forget(self) -> None:
-        """Drop the client's state."""
-        self._record.pop(_STATE, None)
-
 
 class DirectoryHome:
     """A directory of a federation, under that of a node."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._store: Store | None = None
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes out, perhaps those of another node that was given this directory."""
+        with Store(self.path) as self._store:
+            yield
 
     def note(self, name: str) -> str | None:
         """What was noted under a name."""
@@ -92,9 +106,8 @@ class DirectoryHome:
             return self._file(name).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
-        except UnicodeDecodeError as error:
-            _warn(str(self._file(name)), error)
-            return None
+        except UnicodeDecodeError:
+            return ""  # damaged, as whoever reads it will notice, and knows what that means
         except OSError as error:  # of the disk, not of what is on it
             raise StoreError(f"cannot read {self._file(name)}: {error.strerror}") from error
 
@@ -110,28 +123,20 @@ class DirectoryHome:
         return self.path / f"{name}.json"
 
     @contextmanager
-    def client(self, make: Make) -> Iterator[DurableClient]:
+    def client(self, make: Make, *, fresh: bool = False) -> Iterator[DurableClient]:
         """The client as it was left; what happens to it is on disk before anyone hears of it."""
-        store = Store(self.path)
+        assert self._store is not None  # only those who are alone get here
+        if fresh:
+            self._store.clear()
         try:
-            try:
-                client = DurableClient(make(), store)
-            except StoreError as error:
-                if isinstance(error.__cause__, OSError):
-                    raise  # of the disk, not of what is on it
-                _warn(str(self.path), error)
-                store.close()
-                self.forget()
-                store = Store(self.path)
-                client = DurableClient(make(), store)
-            yield client
-        finally:
-            store.close()
-
-    def forget(self) -> None:
-        """Drop the client's state."""
-        for path in [*self.path.glob("*.safetensors"), *self.path.glob("*.log")]:
-            path.unlink(missing_ok=True)
+            client = DurableClient(make(), self._store)
+        except StoreError as error:
+            if isinstance(error.__cause__, OSError):
+                raise  # of the disk, not of what is on it
+            _warn(str(self.path), error)
+            self._store.clear()
+            client = DurableClient(make(), self._store)
+        yield client
 
 
 def home_of(context: Context, federation: str, *, in_context: bool) -> Home:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, field
 from logging import WARNING
 
 from flwr.common import log
@@ -16,10 +17,15 @@ _NOTE = "membership"
 
 @dataclass(frozen=True)
 class Membership:
-    """What the federation is, and which of its clients this node is; None before it was told."""
+    """What the federation is, and which of its clients this node is; None before it was told.
+
+    ``mark`` tells this state from that of any other node: a server that begins again may give a
+    number out that a client has from before, and two nodes may have been given one directory.
+    """
 
     charter: Charter
     client: int | None = None
+    mark: bytes = field(default_factory=lambda: secrets.token_bytes(8))
 
     @classmethod
     def read(cls, home: Home) -> Membership | None:
@@ -28,8 +34,9 @@ class Membership:
             return None
         try:
             noted = json.loads(text)
-            client = noted["client"]
-            return cls(Charter.from_json(noted["charter"]), None if client is None else int(client))
+            client, charter = noted["client"], Charter.from_json(noted["charter"])
+            mark = bytes.fromhex(noted["mark"])
+            return cls(charter, None if client is None else int(client), mark)
         except (KeyError, TypeError, ValueError) as error:
             log(WARNING, "fedtern: this node no longer knows its federation (%s): joining it as a"
                 " new client, with an empty residual", error)  # fmt: skip
@@ -37,6 +44,6 @@ class Membership:
 
     def write(self, home: Home) -> None:
         """Note it."""
-        home.take_note(
-            _NOTE, json.dumps({"client": self.client, "charter": self.charter.to_json()})
-        )
+        charter, mark = self.charter.to_json(), self.mark.hex()
+        note = json.dumps({"client": self.client, "mark": mark, "charter": charter})
+        home.take_note(_NOTE, note)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from logging import WARNING
 
 from flwr.app import MetricRecord, RecordDict
@@ -13,8 +13,6 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedtern.flower.frames import UPLOAD
 from fedtern.flower.session import Reply
-
-Aggregate = Callable[[list[RecordDict], str], MetricRecord]
 
 
 def weight_of(reply: Reply, key: str) -> int:
@@ -32,19 +30,24 @@ def weight_of(reply: Reply, key: str) -> int:
     return int(found)
 
 
-def aggregate(replies: Sequence[Reply], combine: Aggregate, strategy: FedAvg) -> MetricRecord:
-    """The metrics of some replies, as the strategy combines them; the odd ones are left out."""
-    key = strategy.weighted_by_key
-    forms = [(_form(reply), reply.content) for reply in replies if _counts(reply, key)]
-    ((usual, _),) = Counter(form for form, _ in forms).most_common(1) or [((), 0)]
-    alike = [content for form, content in forms if form == usual]
-    if len(alike) < len(replies):
-        log(WARNING, "fedtern: %s nodes report other metrics than %s, or no examples: theirs are"
-            " left out", len(replies) - len(alike), [name for name, _ in usual])  # fmt: skip
-    if not alike or (key, None) not in usual:
+def aggregate(replies: Sequence[Reply], strategy: FedAvg) -> MetricRecord:
+    """The metrics of uploads, as the strategy combines them; the odd ones are left out."""
+    alike = comparable(replies, strategy.weighted_by_key)
+    contents = [RecordDict(dict(reply.content.metric_records)) for reply in alike]
+    if not contents:
         return MetricRecord()
-    contents = [RecordDict(dict(content.metric_records)) for content in alike]
-    return combine(contents, key)
+    return strategy.train_metrics_aggr_fn(contents, strategy.weighted_by_key)
+
+
+def comparable(replies: Sequence[Reply], key: str) -> list[Reply]:
+    """Those whose metrics can be combined: they report the same things, and have a weight."""
+    forms = [(_form(reply), reply) for reply in replies if _counts(reply, key)]
+    ((usual, _),) = Counter(form for form, _ in forms).most_common(1) or [((), 0)]
+    alike = [reply for form, reply in forms if form == usual and (key, None) in usual]
+    if len(alike) < len(replies):
+        log(WARNING, "fedtern: %s nodes report other metrics than %s, or no %r: theirs are left"
+            " out", len(replies) - len(alike), [name for name, _ in usual], key)  # fmt: skip
+    return alike
 
 
 def _form(reply: Reply) -> tuple[tuple[str, int | None], ...]:

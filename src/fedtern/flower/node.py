@@ -24,7 +24,7 @@ from fedtern.errors import (
 from fedtern.flower import frames
 from fedtern.flower.charter import Charter
 from fedtern.flower.frames import KEY, Answer, Hello, Turn
-from fedtern.flower.homes import Home, home_of
+from fedtern.flower.homes import SHARED, Home, home_of
 from fedtern.flower.membership import Membership
 from fedtern.layout import Vector
 from fedtern.protocol import Client
@@ -81,19 +81,19 @@ class Node:
         except (FedternError, KeyError, TypeError, ValueError) as error:
             return self._refuse(in_a_sentence(error))
         home = home_of(self.context, request.federation, in_context=request.in_context)
-        known = Membership.read(home)
-        if known is None:
-            reason = f"this node knows of no federation {request.federation!r}"
-            return self._answer(Answer(frames.LOST, reason=reason))
-        return self._take_turn(request, home, known, work)
+        with home.alone():
+            return self._take_turn(request, home, work)
 
     def _introduce(self, hello: Hello) -> Answer:
         """Where this node's client of a federation is; refuse one that it cannot be part of."""
         offered = Charter.from_json(hello.terms)
         home = home_of(self.context, offered.federation, in_context=offered.in_context)
+        with home.alone():
+            return self._be_here(hello, offered, home)
+
+    def _be_here(self, hello: Hello, offered: Charter, home: Home) -> Answer:
         known, before = Membership.read(home), True
         if known is None:
-            home.forget()  # of what the federation was, nothing is known any more
             # The nodes of a simulation are numbered; elsewhere, the server gives out numbers.
             number = self.context.node_config.get("partition-id") if offered.in_context else None
             known = Membership(offered, None if number is None else int(number))
@@ -106,25 +106,39 @@ class Node:
                 f" another: {difference}. Give the new one another name, or remove the node's state"
                 " of the old one"
             )
+        elif known.charter != offered:  # in what is no part of any state
+            known = replace(known, charter=offered)
+            known.write(home)
         if known.client is None:
-            return Answer(frames.HERE)
-        with home.client(lambda: self._new(known)) as client:
+            return Answer(frames.HERE, data=known.mark)
+        # Where nothing is known of what the federation was, its client is of no use.
+        with home.client(lambda: self._new(known), fresh=not before) as client:
             if before and client.round < 0:
                 log(WARNING, "fedtern: this node's model is gone: asking for it, with an empty"
                     " residual")  # fmt: skip
-            return Answer(frames.HERE, known.client, client.round, client.stamp)
+            return Answer(frames.HERE, known.client, client.round, client.stamp, known.mark)
 
     def _new(self, known: Membership, fresh: bool = False) -> Client:
         assert known.client is not None  # only members that have a number have a client
         weights = None if self.initial is None or fresh else self.initial(known.charter)
         return known.charter.new_client(known.client, weights)
 
-    def _take_turn(self, turn: Turn, home: Home, known: Membership, work: Work) -> Message:
-        if turn.fresh or known.client != turn.client:
-            home.forget()
+    def _take_turn(self, turn: Turn, home: Home, work: Work) -> Message:
+        known = Membership.read(home)
+        if known is None:
+            reason = f"this node knows of no federation {turn.federation!r}"
+            return self._answer(Answer(frames.LOST, reason=reason))
+        other = known.client != turn.client
+        if other and known.client is not None and not turn.renamed:
+            raise StoreError(
+                f"the state of node {self.context.node_id} is client {known.client}'s, and this is"
+                f" the turn of client {turn.client}: {SHARED}"
+            )
+        if other:
             known = replace(known, client=turn.client)
             known.write(home)
-        with home.client(lambda: self._new(known, turn.fresh)) as client:
+        fresh = turn.fresh or other
+        with home.client(lambda: self._new(known, fresh), fresh=fresh) as client:
             try:
                 if turn.data:
                     client.receive(turn.data)
@@ -160,11 +174,16 @@ class Node:
     def _send_again(self, home: Home, client: AnyClient, data: bytes) -> Message:
         """The upload of a round that the server asks for twice; it has been trained for once."""
         where = (client.client_id, client.round, client.stamp)
-        kept = json.loads(home.note(_REPLY) or "{}")
-        if (kept.get("round"), kept.get("stamp")) != (client.round, client.stamp.hex()):
+        try:
+            kept = json.loads(home.note(_REPLY) or "")
+            metrics = kept["metrics"]
+            found = kept["round"], kept["stamp"]
+        except (KeyError, TypeError, ValueError):
+            found = None
+        if found != (client.round, client.stamp.hex()):
             reason = "the metrics of the upload that this node made before are gone"
             return self._answer(Answer(frames.FAILED, *where, reason=reason))
-        return self._answer(Answer(frames.UPLOAD, *where, data=data), kept["metrics"])
+        return self._answer(Answer(frames.UPLOAD, *where, data=data), metrics)
 
     def _lost(self, client: AnyClient, round: int, error: FedternError) -> Message:
         log(WARNING, "fedtern: cannot follow the server from round %s: %s", client.round, error)

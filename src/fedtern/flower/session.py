@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from logging import WARNING
 from typing import NamedTuple
 
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.common import log
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedtern import __version__
@@ -15,12 +16,12 @@ from fedtern.errors import DuplicateUpload, FedternError, RemoteProtocolError, i
 from fedtern.flower import frames
 from fedtern.flower.charter import Charter
 from fedtern.flower.frames import KEY, Answer, Hello, Turn
+from fedtern.flower.homes import SHARED
 from fedtern.flower.ledger import Ledger
 from fedtern.flower.roster import Member, Roster
-from fedtern.protocol import Server
+from fedtern.protocol import Server, Terms
+from fedtern.protocol.catchup import is_model
 from fedtern.store import DurableServer
-
-_SHARED = "two nodes must not share one state directory: give each its own fedtern-state"
 
 _NO_MOD = (
     "it does not answer a hello of fedtern: does its ClientApp have"
@@ -29,11 +30,16 @@ _NO_MOD = (
 
 
 class Reply(NamedTuple):
-    """What a node sent back: its frame, if there was one, and whatever its app put beside it."""
+    """What a node sent back: its frame, if there was one, in the message it came with."""
 
     node: int
     answer: Answer | None
-    content: RecordDict
+    message: Message
+
+    @property
+    def content(self) -> RecordDict:
+        """The frame, and whatever its app put beside it."""
+        return self.message.content
 
 
 class Session:
@@ -57,11 +63,14 @@ class Session:
         self.dropped: list[str] = []  # why turns of this round came to nothing
         self.sizes: list[int] = []  # of what was sent last, in the order of nodes
         self._sent: dict[int, Message] = {}
+        self._terms = Terms(charter.layout, charter.method)
 
     def turns(self, messages: Iterable[Message], config_key: str) -> list[Message]:
         """The messages of a strategy, with what each node missed in the place of the model."""
         messages = list(messages)
-        self.greet([message.metadata.dst_node_id for message in messages])
+        nodes = [message.metadata.dst_node_id for message in messages]
+        self.dropped += self.roster.refusals(nodes)
+        self.greet(nodes)
         # A list: some of Flower's grids go through it twice.
         self._sent, self.sizes, taken = {}, [], dict[int, int]()
         for message in messages:
@@ -69,7 +78,7 @@ class Session:
             if (member := self.roster.get(node)) is None:
                 continue
             if (other := taken.setdefault(member.client, node)) != node:
-                self.drop(node, f"{_SHARED} (node {other} is that client)")
+                self.drop(node, f"{SHARED} (node {other} is that client)")
                 continue
             turn = self._turn(member)
             self.sizes.append(len(turn.data))
@@ -89,13 +98,16 @@ class Session:
             )
         else:  # it has nothing yet, or something that is not of this history
             data, fresh = server.catch_up(member.client, -1), True
-        # Nothing else is ever so long.
-        self.ledger.counts.models += len(data) > 4 * self.charter.layout.size
+        self.ledger.counts.models += bool(data) and is_model(data, self._terms)
         charter = self.charter
-        return Turn(charter.federation, charter.in_context, fresh, member.client, data)
+        name, here = charter.federation, charter.in_context
+        return Turn(name, here, fresh, member.client, data, member.renamed)
 
-    def greet(self, nodes: Iterable[int]) -> None:
-        """Ask those of some nodes who they are and where, of which that is not known."""
+    def greet(self, nodes: Iterable[int], hint: str = _NO_MOD) -> None:
+        """Ask those of some nodes who they are and where, of which that is not known.
+
+        The hint is for those whose app cannot answer that.
+        """
         strangers = self.roster.strangers(nodes)
         if not strangers:
             return
@@ -106,16 +118,22 @@ class Session:
         }
         replies = self.grid.send_and_receive(list(self._sent.values()), timeout=self.timeout)
         # In the order of nodes, so that the numbers they get do not depend on who is fastest.
-        for node, answer, _ in sorted(self.replies(replies), key=_numbered_first):
+        found = sorted(self.replies(replies, hint), key=_numbered_first)
+        self.roster.expect(reply.answer for reply in found)
+        for node, answer, _ in found:
             if answer is None:
-                self.drop(node, _NO_MOD)
+                self.drop(node, hint or "it does not answer a hello")
             elif answer.kind == frames.HERE:
                 self.roster.enter(node, answer)
+                self.dropped += self.roster.refusals([node])
             else:
                 self._send_away(node, answer)
 
-    def replies(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """What nodes have answered to the last messages; those that have not are reported."""
+    def replies(self, messages: Iterable[Message], hint: str = "") -> Iterator[Reply]:
+        """What nodes have answered to the last messages; those that have not are reported.
+
+        Where an app has failed, the report ends with the hint.
+        """
         # An error that Flower itself reports does not come from the node it is about.
         nodes = {message.metadata.message_id: node for node, message in self._sent.items()}
         waiting = dict(self._sent)
@@ -127,9 +145,8 @@ class Session:
                 continue
             try:
                 if message.has_error():
-                    raise FedternError(_last_line(message.error.reason))
-                content = message.content
-                yield Reply(node, _answer_in(content), content)
+                    raise FedternError(_reason_of(message.error, hint))
+                yield Reply(node, _answer_in(message.content), message)
             except FedternError as error:
                 self.drop(node, in_a_sentence(error))
         for node in waiting:
@@ -157,7 +174,7 @@ class Session:
         except RemoteProtocolError as error:  # any other error is ours
             self.drop(node, in_a_sentence(error))
             return False
-        member.is_at(answer)
+        member.is_at(answer.round, answer.stamp)
         return True
 
     def evaluated(self, reply: Reply) -> bool:
@@ -166,7 +183,7 @@ class Session:
         if reply.answer is not None or member is None:
             self._send_away(reply.node, reply.answer or Answer(frames.LOST))
             return False
-        member.round, member.stamp = self.server.round, self.server.stamp
+        member.is_at(self.server.round, self.server.stamp)
         return True
 
     def _send_away(self, node: int, answer: Answer) -> None:
@@ -208,6 +225,8 @@ def _answer_in(content: RecordDict) -> Answer | None:
     return frames.read_answer(data) if isinstance(data, bytes) else None
 
 
-def _last_line(reason: str | None) -> str:
-    lines = (reason or "no reason given").strip().splitlines()
-    return lines[-1] if lines else "no reason given"
+def _reason_of(error: Error, hint: str) -> str:
+    """The last line of a traceback, which says most."""
+    lines = (error.reason or "").strip().splitlines() or ["no reason given"]
+    raised = error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+    return f"{lines[-1]} ({hint})" if hint and raised else lines[-1]

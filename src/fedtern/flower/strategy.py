@@ -18,7 +18,7 @@ from fedtern.flower.arrays import layout_of, to_arrays, to_vector
 from fedtern.flower.charter import Charter
 from fedtern.flower.counters import count_wire, simulated
 from fedtern.flower.ledger import Ledger
-from fedtern.flower.metrics import aggregate, weight_of
+from fedtern.flower.metrics import aggregate, comparable, weight_of
 from fedtern.flower.session import Reply, Session
 from fedtern.methods import Method, stc
 from fedtern.protocol import Server
@@ -31,8 +31,8 @@ class Compressed(Strategy):
     """Lets another strategy choose who takes part, and sends what ``method`` makes of the rest.
 
     Sampling, configuration and the aggregation of metrics stay with ``strategy``, which must be
-    ``FedAvg``, ``FedProx`` or another subclass of ``FedAvg`` with its ``aggregate_train``: what
-    becomes of the clients' updates is the method's business.
+    ``FedAvg``, ``FedProx`` or another subclass of ``FedAvg`` with its ``aggregate_train`` and
+    ``start``: what becomes of the clients' updates is the method's business.
 
     Args:
         strategy: the one that would be used without compression.
@@ -166,7 +166,7 @@ class Compressed(Strategy):
             session.ledger.counts.up.add(sizes, 0.0)
         taken = len(session.server.uploaded)  # those of before a restart among them
         session.server.finish_round()
-        metrics = aggregate(counted, self.strategy.train_metrics_aggr_fn, self.strategy)
+        metrics = aggregate(counted, self.strategy)
         self._measured |= dict(metrics)
         metrics["uploads-counted"] = taken
         metrics["nodes-dropped"] = len(session.dropped)
@@ -186,11 +186,13 @@ class Compressed(Strategy):
         """The metrics of those that could evaluate."""
         session = self._current()
         usable = [reply for reply in session.replies(replies) if session.evaluated(reply)]
-        metrics = aggregate(usable, self.strategy.evaluate_metrics_aggr_fn, self.strategy)
+        alike = comparable(usable, self.strategy.weighted_by_key)
+        round, messages = server_round + self._offset, [reply.message for reply in alike]
+        metrics = self.strategy.aggregate_evaluate(round, messages) or MetricRecord()
         self._measured |= dict(metrics)
         metrics = self._with_totals(metrics) if usable else metrics
         if not self._central:
-            self._note(server_round + self._offset)
+            self._note(round)
         return metrics if usable else None
 
     def _with_totals(self, metrics: MetricRecord) -> MetricRecord:
@@ -214,15 +216,14 @@ class Compressed(Strategy):
 def _checked(strategy: object) -> FedAvg:
     """Refuse strategies that aggregate models in a way of their own."""
     name = type(strategy).__name__
+    use = "Use FedAvg, FedProx, or a subclass of them that leaves aggregate_train and start alone"
     if not isinstance(strategy, FedAvg):
-        raise ValueError(
-            f"Compressed cannot wrap {name}: it is not a FedAvg. Use FedAvg, FedProx, or a subclass"
-            " of them that leaves aggregate_train alone"
-        )
+        raise ValueError(f"Compressed cannot wrap {name}: it is not a FedAvg. {use}")
     if type(strategy).aggregate_train is not FedAvg.aggregate_train:
         raise ValueError(
             f"Compressed cannot wrap {name}: it aggregates models in a way of its own, where here"
-            " the method does. Use FedAvg, FedProx, or a subclass of them that leaves"
-            " aggregate_train alone"
+            f" the method does. {use}"
         )
+    if type(strategy).start is not FedAvg.start:
+        raise ValueError(f"Compressed cannot wrap {name}: its start would not be called. {use}")
     return strategy

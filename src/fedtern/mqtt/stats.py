@@ -15,9 +15,9 @@ REASONS = ("duplicate", "late", "not called", "garbage", "foreign", "size", "rat
 class Stats:
     """Counters of a server.
 
-    ``refused`` counts messages by the reason: those of another model, method or history are
-    foreign. Bytes are those of payloads, as the server sees them: a broadcast counts once, however
-    many hear it.
+    ``refused`` counts messages by the reason: those of another model, method or history, and
+    other uploads of a round that has one already, are foreign. Bytes are those of payloads, as
+    the server sees them: a broadcast counts once, however many hear it.
     """
 
     rounds: int = 0

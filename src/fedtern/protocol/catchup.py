@@ -124,6 +124,12 @@ def open_for_client(data: bytes, terms: Terms) -> Broadcast | CatchUp:
     return Sum(head, since, counted, stamp, update)
 
 
+def is_model(data: bytes, terms: Terms) -> bool:
+    """Whether what a server sends to a client is the whole model."""
+    head, reader = terms.open(data, BROADCAST, CATCH_UP)
+    return head.kind == CATCH_UP and read_lag(reader)[2] == MODEL
+
+
 def read_lag(reader: Reader) -> tuple[int, bool, int]:
     """How many rounds a catch-up covers, whether an upload counted, and its mode."""
     lag, flags = divmod(reader.varint(), 8)

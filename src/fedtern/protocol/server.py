@@ -120,8 +120,9 @@ class Server:
             kind = LateUpload if head.round < self.round else RemoteProtocolError
             raise kind(f"upload is for round {head.round}, the server is at {self.round}")
         if (accepted := self._uploads.get(client_id)) is not None:
-            which = "this" if accepted.data == data else "another"
-            raise DuplicateUpload(f"{which} upload of round {head.round} has already been accepted")
+            if accepted.data != data:
+                raise RemoteProtocolError(f"another upload of round {head.round} was accepted")
+            raise DuplicateUpload(f"this upload of round {head.round} has already been accepted")
         head.check_history(self._replica.stamp, "the server")
         if self.cohort is not None and client_id not in self.cohort:
             raise RemoteProtocolError(f"not in the cohort of round {self.round}")

@@ -1,8 +1,9 @@
 """A directory that holds one state: its last snapshot and what happened since.
 
-``00000003.safetensors`` is a state, ``00000003.log`` what happened to it afterwards. A new
-snapshot gets the next number; the one before it, and its log, are kept until the next but one,
-so that a damaged snapshot can be worked out again.
+``00000003.safetensors`` is a state, ``00000003.log`` what happened to it afterwards. A snapshot
+that the log before it leads to gets the next number; the one before is kept until the next but one,
+so that a damaged snapshot can be worked out again. One that no log leads to leaves a number out:
+there is no way to it from those before, which are removed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Protocol, TypeVar
 from fedtern.errors import DecodeError, FedternError, StoreError
 from fedtern.files import Lock, sync_directory, write_whole
 from fedtern.snapshot import Snapshot
-from fedtern.store.log import Log
+from fedtern.store.log import REMEDY, Log
 
 T = TypeVar("T")
 
@@ -76,29 +77,45 @@ class Store:
         return True
 
     def _generations(self) -> list[int]:
-        """The numbers of the snapshots there are, newest first."""
-        names = (p.stem for p in self.path.glob("*.safetensors"))
-        return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+        """The numbers of the snapshots there are, or should be, newest first."""
+        # A log is made after its snapshot: where it is alone, the snapshot has been lost.
+        paths = [*self.path.glob("*.safetensors"), *self.path.glob("*.log")]
+        return sorted({int(path.stem) for path in paths if path.stem.isdecimal()}, reverse=True)
 
     def _restore_newest(self, state: Recoverable, generations: list[int]) -> int:
         damage = []
-        for generation in generations:
+        # Only as far back as a log leads forward again: what an upload took out of a residual is
+        # still in every snapshot from before it, and would be sent twice.
+        for back, generation in enumerate(generations):
+            if generation != generations[0] - back:
+                break
             path = self._file(generation, "safetensors")
-            data = path.read_bytes()
             try:
+                data = path.read_bytes()
                 state.restore(Snapshot.from_bytes(data))
+            except FileNotFoundError:
+                damage.append(f"{path} is missing")
             except (DecodeError, KeyError, TypeError) as error:
                 damage.append(f"{path}: {error}")
-                continue
             except ValueError as error:
                 raise StoreError(f"{path} belongs to something else: {error}") from error
-            self._snapshot_bytes = len(data)
-            return generation
-        raise StoreError("; ".join(damage) + "; restore the directory from a backup")
+            else:
+                self._snapshot_bytes = len(data)
+                return generation
+        raise StoreError(f"{'; '.join(damage)}; {REMEDY}")
+
+    def clear(self) -> None:
+        """Remove what is there, readable or not: the next recovery is a beginning."""
+        with self._errors("clear"):
+            self._close_log()
+            for generation in self._generations():
+                for kind in ("safetensors", "log"):
+                    self._file(generation, kind).unlink(missing_ok=True)
+            sync_directory(self.path)
+        self._failed = None
 
     def _replay(self, state: Recoverable, generation: int) -> None:
-        if self._log is not None:
-            self._log.close()
+        self._close_log()
         self._log = Log(self._file(generation, "log"))
         sync_directory(self.path)
         self.torn += self._log.torn
@@ -120,7 +137,7 @@ class Store:
     def record_all(self, change: Callable[[], T], state: Recoverable) -> T:
         """Make a change and write down all there is after it, through a power cut."""
         with self._changing(change) as result:
-            self._replace_snapshot(state.snapshot())
+            self._replace_snapshot(state.snapshot(), logged=False)
         return result
 
     @contextmanager
@@ -154,20 +171,21 @@ class Store:
         """Put a new snapshot in the place of the old one and its log."""
         self.check()
         with self._errors("write"):
-            self._replace_snapshot(snapshot)
+            self._replace_snapshot(snapshot, logged=True)
 
-    def _replace_snapshot(self, snapshot: Snapshot) -> None:
+    def _replace_snapshot(self, snapshot: Snapshot, *, logged: bool) -> None:
+        """Write a snapshot and remove what is of no more use; ``logged`` if the log leads to it."""
         newest = max(self._generations(), default=0)
-        self._write_snapshot(newest + 1, snapshot)
+        number, kept = (newest + 1, newest) if logged else (newest + 2, newest + 2)
+        self._write_snapshot(number, snapshot)
         for path in self.path.iterdir():
-            if path.stem.isdecimal() and int(path.stem) < newest:
+            if path.stem.isdecimal() and int(path.stem) < kept:
                 path.unlink()
 
     def _write_snapshot(self, generation: int, snapshot: Snapshot) -> None:
         path = self._file(generation, "safetensors")
         self._snapshot_bytes = write_whole(path, snapshot.chunks())
-        if self._log is not None:
-            self._log.close()
+        self._close_log()
         self._log = Log(self._file(generation, "log"))
         sync_directory(self.path)
 
@@ -207,10 +225,13 @@ class Store:
 
     def close(self) -> None:
         """Let another process have the directory."""
+        self._close_log()
+        self._lock.close()
+
+    def _close_log(self) -> None:
         if self._log is not None:
             self._log.close()
             self._log = None
-        self._lock.close()
 
     def __enter__(self) -> Store:
         return self

@@ -15,6 +15,10 @@ from pathlib import Path
 from fedtern.errors import StoreError
 from fedtern.wire import u32
 
+REMEDY = (
+    "restore a server's directory from a backup, but remove a client's: it begins again with an"
+    " empty residual"
+)
 _MAGIC = b"FTLOG\x01\r\n"
 _START = len(_MAGIC) + 12
 _HEAD = 8
@@ -48,7 +52,7 @@ class Log:
         if _commit(commit) == head and self.nbytes < commit:
             raise StoreError(
                 f"{self.path} is damaged at byte {self.nbytes}, and was safely written up to byte"
-                f" {commit}: restore the directory from a backup"
+                f" {commit}; {REMEDY}"
             )
 
     def records(self) -> Iterator[bytes]:
