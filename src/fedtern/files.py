@@ -60,4 +60,7 @@ class Lock:
 
     def close(self) -> None:
         """Let another process have the directory."""
+        if sys.platform != "win32" and not self._file.closed:
+            # Closing is not enough: a process that was forked meanwhile has the file open, too.
+            fcntl.flock(self._file, fcntl.LOCK_UN)
         self._file.close()

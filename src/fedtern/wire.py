@@ -143,7 +143,7 @@ def varint(value: int) -> bytes:
     >>> varint(300).hex()
     'ac02'
     """
-    if value < 0x80:  # as most are
+    if 0 <= value < 0x80:  # as most are
         return _SHORT[value]
     out = bytearray()
     while value >= 0x80:

@@ -18,6 +18,7 @@ from fedtern.data import Dataset, Split  # noqa: E402
 from fedtern.engines.blocks import Blocks  # noqa: E402
 from fedtern.engines.simulation import federate, simulate  # noqa: E402
 from fedtern.engines.trainers import choose_trainer  # noqa: E402
+from fedtern.engines.worker import EVALUATE  # noqa: E402
 from fedtern.engines.workers import ParallelTraining  # noqa: E402
 from fedtern.training import Task  # noqa: E402
 from fedtern.training.augment import CropFlip  # noqa: E402
@@ -164,11 +165,16 @@ def test_a_worker_that_dies_is_one_sentence():
     many.close()
 
 
-def test_what_goes_wrong_in_a_worker_is_raised_here():
+def test_what_goes_wrong_in_a_worker_is_raised_here_and_the_others_go_on():
     many = ParallelTraining(local(convolution), 2)
+    weights = many.local.model.weights
     try:
-        with pytest.raises(IndexError):
-            list(many.train(many.local.model.weights, [Job(99, 0)]))
+        for _ in range(3):
+            with pytest.raises(IndexError):
+                list(many.train(weights, [Job(99, 0), Job(98, 0), Job(0, 0)]))
+        assert len(list(many.train(weights, [Job(0, 0)]))) == 1
+        many._order(EVALUATE, None, 0, 1)  # as if somebody had been interrupted
+        assert many.evaluate(weights) == many.local.evaluate(weights)
     finally:
         many.close()
 
@@ -199,6 +205,22 @@ def test_a_federation_gives_the_same_bytes_whatever_the_number_of_workers(method
         made.close()
     assert found[0][0].tobytes() == found[1][0].tobytes()
     assert found[0][1] == found[1][1]
+
+
+def test_a_snapshot_is_a_value_where_workers_train():
+    data = pictures()
+    task = Task("t", data, convolution, 0.1, 1)
+    made = federate(task, data, stc(0.1, 0.1), SOME, Sgd(0.1, 0.9), seed=1, workers=2)
+    try:
+        for _ in range(3):
+            made.step()
+        taken = made.snapshot()
+        before = taken.to_bytes()
+        for _ in range(4):
+            made.step()
+        assert taken.to_bytes() == before
+    finally:
+        made.close()
 
 
 def test_simulate_ends_its_workers():
@@ -250,6 +272,7 @@ def test_vectors_that_processes_share_come_back_when_nobody_holds_them():
     assert blocks[blocks.number(two)].tolist() == [2] * 10
     with pytest.raises(FedternError, match=r"all 2 vectors .* are held .* --workers 0"):
         blocks.take()
+    assert blocks.left == 0
     part = one[3:]
     del one
     with pytest.raises(FedternError, match="are held"):
@@ -263,15 +286,78 @@ def test_vectors_that_processes_share_come_back_when_nobody_holds_them():
     assert blocks.adopt(stranger).tolist() == [5] * 10
 
 
-def test_workers_go_on_with_a_velocity_where_it_is():
+def test_workers_leave_what_they_go_on_from_as_it_was():
     many = ParallelTraining(local(convolution), 2)
     weights = many.local.model.weights
     try:
         (first,) = many.train(weights, [Job(0, 0)])
         kept = first.velocity.copy()
         (second,) = many.train(weights, [Job(0, 1, 1, first.velocity)])
-        assert second.velocity is first.velocity
+        assert np.array_equal(first.velocity, kept)
         (again,) = many.train(weights, [Job(0, 1, 1, kept)])  # as after a restart
         assert np.array_equal(again.velocity, second.velocity)
     finally:
         many.close()
+
+
+def test_whoever_keeps_everything_gets_copies_in_the_end():
+    many = ParallelTraining(local(convolution), 2)
+    weights = many.local.model.weights
+    try:
+        kept = [list(many.train(weights, [Job(i, 0) for i in range(6)])) for _ in range(9)]
+        assert many._blocks.left <= 17  # of 34: the rest is for what is in work
+        for again in kept[1:]:
+            for a, b in zip(kept[0], again, strict=True):
+                assert np.array_equal(a.delta, b.delta)
+                assert np.array_equal(a.velocity, b.velocity)
+    finally:
+        many.close()
+
+
+def test_where_a_system_promises_little_there_is_room_for_what_is_in_work(monkeypatch):
+    from fedtern.engines import workers
+
+    def some(size: int, count: int) -> Blocks:
+        if count > 16:
+            raise OSError(12, "Cannot allocate memory")
+        return Blocks(size, count)
+
+    one = local(convolution)
+    weights, wanted = one.model.weights, [Job(i, 0) for i in range(6)]
+    monkeypatch.setattr(workers, "Blocks", some)
+    many = ParallelTraining(one, 2)
+    try:
+        for _ in range(2):
+            for a, b in zip(one.train(weights, wanted), many.train(weights, wanted), strict=True):
+                assert np.array_equal(a.delta, b.delta)
+    finally:
+        many.close()
+
+
+def test_an_interrupted_step_leaves_the_model_as_it_was():
+    one = local(convolution, 3)
+    weights, before = one.model.weights, None
+
+    def tired():
+        yield from (one.examples.batch(np.arange(5)) for _ in range(2))
+        raise KeyboardInterrupt
+
+    before = one.evaluate(weights)
+    with pytest.raises(KeyboardInterrupt):
+        one.model.train(tired(), one.sgd)
+    assert one.evaluate(weights) == before
+
+
+def test_sparse_gradients_and_parameters_that_take_no_part_are_trained():
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(10, 4, sparse=True)
+            self.unused = nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.table(x).mean(1)
+
+    model = FlatModel(Words())
+    moved = model.train([(torch.tensor([[1, 2]]), torch.tensor([3]))], Sgd(0.1)).delta != 0
+    assert np.flatnonzero(moved).tolist() == list(range(4, 12))

@@ -110,3 +110,10 @@ def test_reading_a_dataset_again_is_not_changed_by_training_on_it():
 def test_a_negative_margin_is_refused():
     with pytest.raises(ValueError, match="margin must not be negative, got -1"):
         CropFlip(-1)
+
+
+def test_an_augmentation_may_change_the_size(pictures):
+    examples = Examples.train(pictures, augment=lambda inputs, rng: inputs[..., 1:, 1:])
+    inputs, _ = examples.batch(np.arange(3), lambda: np.random.default_rng(0))
+    whole, _ = Examples.train(pictures).batch(np.arange(3))
+    assert torch.equal(inputs, whole[..., 1:, 1:])

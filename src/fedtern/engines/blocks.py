@@ -25,13 +25,7 @@ class Blocks:
         self.size = size
         self._bytes = -(-max(4 * size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
         flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS
-        try:
-            self._memory = mmap.mmap(-1, count * self._bytes, flags=flags | _NO_RESERVE)
-        except OSError as error:  # as where the system promises no more than there is
-            raise FedternError(
-                f"no {count} addresses for vectors of {size} numbers: {error}; go on with"
-                " --workers 0"
-            ) from error
+        self._memory = mmap.mmap(-1, count * self._bytes, flags=flags | _NO_RESERVE)
         self._first = self[0].ctypes.data
         self._free: list[int] = []
         self._unused, self._count = 0, count
@@ -56,13 +50,17 @@ class Blocks:
         weakref.finalize(vector, self._free.append, number).atexit = False
         return vector
 
-    def adopt(self, vector: Vector | None) -> Vector:
+    @property
+    def left(self) -> int:
+        """How many there are to be taken."""
+        return len(self._free) + self._count - self._unused
+
+    def adopt(self, vector: Vector) -> Vector:
         """The vector itself if it was taken from here, else one with the same in it."""
-        if vector is not None and 0 <= self.number(vector) < self._count:
+        if 0 <= self.number(vector) < self._count:
             return vector
         ours = self.take()
-        if vector is not None:
-            ours[...] = vector
+        ours[...] = vector
         return ours
 
     def number(self, vector: Vector) -> int:

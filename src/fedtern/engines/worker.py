@@ -18,7 +18,8 @@ from fedtern.training.clients import Job, LocalTraining
 Chunks = list[tuple[int, float, float]]  # numbers of test chunks, their losses, how many are right
 CHUNK = 1000  # test examples at a time
 TRAIN, EVALUATE, END = range(3)
-ORDER = struct.Struct("<9q")  # what, which job or chunk, and what it takes
+ORDER_LENGTH = 9  # what, its number, and what it takes
+ORDER = struct.Struct(f"<{ORDER_LENGTH}q")
 
 
 def work(
@@ -42,7 +43,7 @@ def work(
     torch.set_num_threads(1)
     local.model.share(weights)
     while order := os.read(reading, ORDER.size):
-        kind, place, *rest = ORDER.unpack(order)
+        kind, number, *rest = ORDER.unpack(order)
         if kind == END:
             return
         answer: Chunks | Exception = []
@@ -50,11 +51,11 @@ def work(
             if kind == TRAIN:
                 _train(local, blocks, *rest)
             else:
-                answer = _evaluate(local, place, rest[0])
+                answer = _evaluate(local, *rest[:2])
         except Exception as error:
             answer = _portable(error)
         try:
-            pipe.send((place, answer))
+            pipe.send((number, answer))
         except OSError:
             return  # nobody is there to hear it
 
@@ -65,17 +66,13 @@ def _train(
     client: int,
     position: int,
     round: int,
-    moving: int,
-    delta: int,
-    velocity: int,
-    moments: int,
+    *places: int,
 ) -> None:
-    speed = blocks[velocity] if local.sgd.momentum else None
-    if speed is not None and not moving:
-        speed[...] = 0
-    outcome = local.turn(Job(client, position, round), speed, blocks[delta])
-    if outcome.moments is not None:
-        blocks[moments][...] = outcome.moments
+    before, *into = (None if place < 0 else blocks[place] for place in places)
+    delta, velocity, moments = into
+    outcome = local.turn(Job(client, position, round, before), delta, velocity)
+    if moments is not None and outcome.moments is not None:
+        moments[...] = outcome.moments
 
 
 def _evaluate(local: LocalTraining, number: int, of: int) -> Chunks:

@@ -11,15 +11,28 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from fedtern.engines.blocks import Blocks
-from fedtern.engines.worker import CHUNK, END, EVALUATE, ORDER, TRAIN, Chunks, work
+from fedtern.engines.worker import (
+    CHUNK,
+    END,
+    EVALUATE,
+    ORDER,
+    ORDER_LENGTH,
+    TRAIN,
+    Chunks,
+    work,
+)
 from fedtern.errors import FedternError
 from fedtern.layout import Vector
 from fedtern.training.clients import Job, LocalTraining
 from fedtern.training.flat import Outcome
 
 _AHEAD = 2  # jobs for each worker: the next one is there when it has done the first
-_HELD = 8  # vectors for each client, at the most: what it remembers, and a job's outcome
+_FOR_A_JOB = 4  # vectors: the velocity before and after, delta, moments
+_HELD = 3  # vectors that a client may be remembered by; more are kept elsewhere
 _SHARES = 8  # of a test for each worker, so that all end at about the same time
+
+
+_Held = tuple[Outcome, Vector | None] | None  # where a job writes, and what it reads
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +54,9 @@ class ParallelTraining:
         size = local.model.layout.size
         self._weights = Blocks(size, 1)[0]
         self._ahead = _AHEAD * workers
-        self._blocks = Blocks(size, _HELD * len(local.split) + 3 * self._ahead)
-        self._given: dict[int, Outcome] = {}  # by the jobs' numbers: where they will come to
-        self._jobs = 0
+        self._blocks = _reserve(size, len(local.split), _FOR_A_JOB * self._ahead)
+        self._given: dict[int, _Held] = {}  # by the orders' numbers: what must stay where it is
+        self._number = 0
         reading, self._orders = os.pipe()
         context = multiprocessing.get_context("fork")
         self._workers: list[_Worker] = []
@@ -66,7 +79,7 @@ class ParallelTraining:
         self._forget()
         self._weights[...] = weights
         waiting = iter(jobs)
-        first = self._jobs
+        first = self._number
         for _ in range(self._ahead):
             self._give(waiting)
         return self._outcomes(waiting, first)
@@ -77,30 +90,32 @@ class ParallelTraining:
             while following in done:
                 yield done.pop(following)
                 following += 1
-            for number, answer in self._hear() if self._given else []:
-                done[number] = self._given.pop(number)
-                _opened(answer)
+            for number, held, _ in self._hear() if self._given else []:
+                if held is not None:
+                    done[number] = self._spare(held[0])
                 self._give(waiting)
 
     def _give(self, waiting: Iterator[Job]) -> None:
         if (job := next(waiting, None)) is None:
             return
-        outcome = Outcome(
-            self._blocks.take(),
-            self._blocks.adopt(job.velocity) if self.local.sgd.momentum else None,
-            self._blocks.take() if self.local.observe else None,
-        )
-        places = (0 if vector is None else self._blocks.number(vector) for vector in outcome)
-        moving = job.velocity is not None
-        self._order(TRAIN, self._jobs, job.client, job.position, job.round, moving, *places)
-        self._given[self._jobs] = outcome
-        self._jobs += 1
+        moves, take = bool(self.local.sgd.momentum), self._blocks.take
+        before = None if job.velocity is None or not moves else self._blocks.adopt(job.velocity)
+        observed = take() if self.local.observe else None
+        outcome = Outcome(take(), take() if moves else None, observed)
+        places = [-1 if v is None else self._blocks.number(v) for v in (before, *outcome)]
+        self._order(TRAIN, (outcome, before), job.client, job.position, job.round, *places)
+
+    def _spare(self, outcome: Outcome) -> Outcome:
+        """An outcome where it is, or elsewhere if its place is needed for another."""
+        if self._blocks.left >= _FOR_A_JOB * self._ahead:
+            return outcome
+        delta, *others = outcome
+        return Outcome(delta.copy(), *(None if v is None else v.copy() for v in others))
 
     def _forget(self) -> None:
-        """Wait for jobs whose outcome nobody has asked for."""
+        """Wait for what nobody has waited for."""
         while self._given:
-            for number, _ in self._hear():
-                del self._given[number]
+            self._hear(careless=True)
 
     def evaluate(self, weights: Vector) -> tuple[float, float]:
         """Mean loss and accuracy over all test examples; who is free takes the next share."""
@@ -108,34 +123,43 @@ class ParallelTraining:
         self._weights[...] = weights
         shares = min(-(-len(self.local.test) // CHUNK), _SHARES * len(self._workers))
         for share in range(shares):
-            self._order(EVALUATE, share, shares)
-        answers: list[tuple[int, Chunks | Exception]] = []
-        while len(answers) < shares:
-            answers += self._hear()
-        chunks = [(at, share, *sums) for share, told in answers for at, *sums in _opened(told)]
+            self._order(EVALUATE, None, share, shares)
+        chunks: Chunks = []
+        while self._given:
+            chunks += [chunk for _, _, told in self._hear() for chunk in told]
         loss = correct = 0.0
         # In the order of the chunks, as one process would have added them.
-        for _, _, its_loss, its_correct in sorted(chunks):
+        for _, its_loss, its_correct in sorted(chunks):
             loss, correct = loss + its_loss, correct + its_correct
         return loss / len(self.local.test), correct / len(self.local.test)
 
-    def _order(self, kind: int, *numbers: int) -> None:
-        rest = [0] * (8 - len(numbers))
+    def _order(self, kind: int, held: _Held, *numbers: int) -> None:
+        rest = [0] * (ORDER_LENGTH - 2 - len(numbers))
         try:
-            os.write(self._orders, ORDER.pack(kind, *numbers, *rest))
+            os.write(self._orders, ORDER.pack(kind, self._number, *numbers, *rest))
         except OSError:  # there is nobody left to read it
             raise self._died(self._workers[0]) from None
+        self._given[self._number] = held
+        self._number += 1
 
-    def _hear(self) -> list[tuple[int, Chunks | Exception]]:
-        """What workers have to say, once one has."""
+    def _hear(self, *, careless: bool = False) -> list[tuple[int, _Held, Chunks]]:
+        """What workers have to say, once one has; if it is an error, it is raised or forgotten."""
         by_pipe = {worker.pipe: worker for worker in self._workers}
-        found = []
+        found: list[tuple[int, _Held, Chunks]] = []
+        errors: list[Exception] = []
         for pipe in wait(list(by_pipe)):
             worker = by_pipe[pipe]  # type: ignore[index]
             try:
-                found.append(worker.pipe.recv())
+                number, answer = worker.pipe.recv()
             except (EOFError, OSError):
                 raise self._died(worker) from None
+            held = self._given.pop(number)
+            if isinstance(answer, Exception):
+                errors.append(answer)
+            else:
+                found.append((number, held, answer))
+        if errors and not careless:
+            raise errors[0]
         return found
 
     def _died(self, worker: _Worker) -> FedternError:
@@ -149,7 +173,7 @@ class ParallelTraining:
     def close(self) -> None:
         """End the processes."""
         with suppress(OSError):  # closing is not enough: others may have a copy of the pipe
-            os.write(self._orders, len(self._workers) * ORDER.pack(END, *[0] * 8))
+            os.write(self._orders, len(self._workers) * ORDER.pack(END, *[0] * (ORDER_LENGTH - 1)))
             os.close(self._orders)
         self._orders = -1
         for worker in self._workers:
@@ -160,7 +184,12 @@ class ParallelTraining:
                 worker.process.kill()
 
 
-def _opened(answer: Chunks | Exception) -> Chunks:
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+def _reserve(size: int, clients: int, least: int) -> Blocks:
+    """Room for what every client will remember, or for what is in work if there is none for that.
+
+    Some systems promise no more memory than they have.
+    """
+    try:
+        return Blocks(size, _HELD * clients + least)
+    except OSError:
+        return Blocks(size, least)

@@ -42,6 +42,9 @@ class Counts:
         return cls(**{**values, **traffic})
 
 
+_FAR = 1 << 16
+
+
 class Ledger:
     """The counts, and on disk where a directory is given."""
 
@@ -66,8 +69,10 @@ class Ledger:
         return self.counts.clients - 1
 
     def is_taken(self, number: int) -> None:
-        """Never give a number out that a client says it has: it may have it from another time."""
-        self.counts.clients = max(self.counts.clients, number + 1)
+        """Give no number out that a client says it has: it may have it from another time."""
+        # One that is far from all others is not from here; it must not use them up.
+        if number < self.counts.clients + _FAR:
+            self.counts.clients = max(self.counts.clients, number + 1)
 
     def save(self) -> None:
         """Write the counts down."""

@@ -14,6 +14,8 @@ from flwr.serverapp.strategy import FedAvg
 from fedtern.flower.frames import UPLOAD
 from fedtern.flower.session import Reply
 
+_Form = tuple[str, tuple[tuple[str, int | None], ...]]
+
 
 def weight_of(reply: Reply, key: str) -> int:
     """The number of examples that an upload was trained on; 1 where there is no upload."""
@@ -42,22 +44,24 @@ def aggregate(replies: Sequence[Reply], strategy: FedAvg) -> MetricRecord:
 def comparable(replies: Sequence[Reply], key: str) -> list[Reply]:
     """Those whose metrics can be combined: they report the same things, and have a weight."""
     forms = [(_form(reply), reply) for reply in replies if _counts(reply, key)]
-    ((usual, _),) = Counter(form for form, _ in forms).most_common(1) or [((), 0)]
-    alike = [reply for form, reply in forms if form == usual and (key, None) in usual]
+    nothing: _Form = "", ()
+    ((usual, _),) = Counter(form for form, _ in forms).most_common(1) or [(nothing, 0)]
+    alike = [reply for form, reply in forms if form == usual and (key, None) in usual[1]]
     if len(alike) < len(replies):
-        log(WARNING, "fedtern: %s nodes report other metrics than %s, or no %r: theirs are left"
-            " out", len(replies) - len(alike), [name for name, _ in usual], key)  # fmt: skip
+        names = [name for name, _ in usual[1]]
+        log(WARNING, "fedtern: %s nodes report other metrics than %s in %r, or no %r: theirs are"
+            " left out", len(replies) - len(alike), names, usual[0], key)  # fmt: skip
     return alike
 
 
-def _form(reply: Reply) -> tuple[tuple[str, int | None], ...]:
-    """Names and lengths of a reply's metrics; nothing where it has not exactly one record."""
-    records = list(reply.content.metric_records.values())
+def _form(reply: Reply) -> _Form:
+    """The record's name, and names and lengths of what is in it; nothing but for one record."""
+    records = reply.content.metric_records
     if len(records) != 1:
-        return ()
-    return tuple(
-        (k, len(v) if isinstance(v, list) else None) for k, v in sorted(records[0].items())
-    )
+        return "", ()
+    ((name, record),) = records.items()
+    metrics = sorted(record.items())
+    return name, tuple((k, len(v) if isinstance(v, list) else None) for k, v in metrics)
 
 
 def _counts(reply: Reply, key: str) -> bool:

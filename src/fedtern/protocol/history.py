@@ -43,7 +43,7 @@ class History:
         if not self._broadcasts or round < self._broadcasts[0].round:
             return None
         # From the end, which is where most of them are asked for.
-        count = self._broadcasts[-1].round + 1 - round
+        count = max(self._broadcasts[-1].round + 1 - round, 0)
         return list(islice(reversed(self._broadcasts), count))[::-1]
 
     def sum_of(self, missed: Sequence[Broadcast], layout: Layout) -> bytes | None:

@@ -96,24 +96,22 @@ class LocalTraining:
     def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
         """What becomes of each job, in their order; all start from the same weights."""
         for job in jobs:
-            velocity = None if job.velocity is None else job.velocity.copy()
             self.model.load(weights)
-            yield self.turn(job, velocity)
+            yield self.turn(job)
 
-    def turn(self, job: Job, velocity: Vector | None, delta: Vector | None = None) -> Outcome:
-        """One job, from the weights that the model has.
-
-        ``velocity`` is taken over and written to, and the change into ``delta``.
-        """
+    def turn(
+        self, job: Job, delta: Vector | None = None, velocity: Vector | None = None
+    ) -> Outcome:
+        """One job, from the weights that the model has; what comes of it may be given a place."""
         seed = np.random.SeedSequence(self.seed, spawn_key=(2, job.client, job.position))
         return self.model.train(
             (self._batch(*batch) for batch in self.batches(job)),
             self.sgd,
-            velocity,
+            job.velocity,
             seed=int(seed.generate_state(1)[0]),
             restrict=self.restriction(job.client, job.round),
             observe=self.observe,
-            out=delta,
+            out=(delta, velocity),
         )
 
     def _batch(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ class Examples:
     offset: Tensor
     augment: Augment | None = None
     transform: Transform | None = None
+    _constants: dict[torch.Size, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def train(
@@ -39,7 +40,7 @@ class Examples:
     ) -> Examples:
         """The examples to train on."""
         inputs, labels = dataset.train_inputs, dataset.train_labels
-        return cls(*_tensors(dataset, inputs, labels, transform, device), augment, transform)
+        return cls(*_tensors(dataset, inputs, labels, device), augment, transform)
 
     @classmethod
     def test(
@@ -50,7 +51,7 @@ class Examples:
     ) -> Examples:
         """The examples to test on, which are never augmented."""
         inputs, labels = dataset.test_inputs, dataset.test_labels
-        return cls(*_tensors(dataset, inputs, labels, transform, device), None, transform)
+        return cls(*_tensors(dataset, inputs, labels, device), None, transform)
 
     def __len__(self) -> int:
         return self.labels.shape[0]
@@ -77,20 +78,21 @@ class Examples:
     def _seen(self, inputs: Tensor) -> Tensor:
         if self.transform is not None:
             inputs = self.transform(inputs)
-        return torch.addcmul(self.offset, inputs.to(torch.float32), self.factor)
+        factor, offset = self._spread(inputs.shape[1:])
+        return torch.addcmul(offset, inputs.to(torch.float32), factor)
+
+    def _spread(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        """A factor and an offset for every number of an example: torch is slow to broadcast one."""
+        if shape not in self._constants:
+            both = (self.factor.expand(shape), self.offset.expand(shape))
+            self._constants[shape] = both[0].contiguous(), both[1].contiguous()
+        return self._constants[shape]
 
 
 def _tensors(
-    dataset: Dataset,
-    inputs: Inputs,
-    labels: Labels,
-    transform: Transform | None,
-    device: torch.device | str,
+    dataset: Dataset, inputs: Inputs, labels: Labels, device: torch.device | str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     # torch refuses to share memory that it must not write to, which files read at once are.
     arrays = (np.require(a, requirements="W") for a in (inputs, labels, *dataset.constants()))
-    one, two, factor, offset = (torch.as_tensor(array, device=device) for array in arrays)
-    # One of each for every number that a model sees: torch is slow to broadcast a single one.
-    example = one.new_zeros((1, *one.shape[1:]))
-    shape = (example if transform is None else transform(example)).shape[1:]
-    return one, two, factor.expand(shape).contiguous(), offset.expand(shape).contiguous()
+    one, two, three, four = (torch.as_tensor(array, device=device) for array in arrays)
+    return one, two, three, four

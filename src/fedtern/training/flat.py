@@ -83,46 +83,46 @@ class FlatModel:
         seed: int = 0,
         restrict: Callable[[Vector], None] | None = None,
         observe: bool = False,
-        out: Vector | None = None,
+        out: tuple[Vector | None, Vector | None] = (None, None),
     ) -> Outcome:
         """What SGD over some batches makes of the weights, which stay as they are.
 
         What is random inside the model, such as dropout, follows from ``seed`` alone. Every step
         goes through ``restrict``, which may write to it. With ``observe``, each example is looked
-        at by itself, which takes longer. ``velocity`` is taken over and written to; the change goes
-        into ``out``.
+        at by itself, which takes longer. The change and the new velocity go into ``out``.
         """
         self.module.train()
         device = self.flat.device
-        delta = torch.empty_like(self.flat) if out is None else torch.from_numpy(out)
-        speed = torch.zeros_like(self.flat) if sgd.momentum else None
-        if velocity is not None:
-            speed = torch.as_tensor(velocity, device=device)
+        delta, speed = (
+            torch.empty_like(self.flat) if there is None else torch.from_numpy(there)
+            for there in out
+        )
+        before = None if velocity is None else torch.as_tensor(velocity, device=device)
         moments = torch.zeros_like(self.flat) if observe else None
         at, following = self.flat, iter(batches)
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            # Not torch.manual_seed: where there is no GPU, it keeps a stack trace of every call.
-            torch.default_generator.manual_seed(seed)
-            if device.type == "cuda":
-                torch.cuda.manual_seed(seed)
-            batch = next(following, None)
-            if batch is None:
-                delta.zero_()
-            while batch is not None:
-                slopes = self._slopes(*batch, moments)
-                batch = next(following, None)
-                # Of the weights after the last step, only how far they have come is asked for.
-                last = batch is None
-                onto = delta if last else self._own
-                self._step(sgd, at, slopes, speed, restrict, onto, last=last)
-                if not last and at is self.flat:
-                    at = self._own
-                    self._look_at(at)
-        if at is not self.flat:
+        try:
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                # Not torch.manual_seed: without a GPU, it keeps a stack trace of every call.
+                torch.default_generator.manual_seed(seed)
+                if device.type == "cuda":
+                    torch.cuda.manual_seed(seed)
+                batch: tuple[Tensor, Tensor] | None = next(following)
+                while batch is not None:
+                    slopes = self._slopes(*batch, moments)
+                    batch = next(following, None)
+                    # Of the weights after the last step, only how far they are is asked for.
+                    onto = delta if batch is None else self._own
+                    paces = self._paces(sgd, at, slopes, before, speed)
+                    self._step(sgd, at, paces, restrict, onto, last=batch is None)
+                    before = speed
+                    if batch is not None and at is self.flat:
+                        at = self._own
+                        self._look_at(at)
+        finally:
             self._look_at(self.flat)
         return Outcome(
             delta.cpu().numpy(),
-            None if speed is None else speed.cpu().numpy(),
+            speed.cpu().numpy() if sgd.momentum else None,
             None if moments is None else moments.mul_(sgd.reach**2).cpu().numpy(),
         )
 
@@ -143,7 +143,7 @@ class FlatModel:
         loss = functional.cross_entropy(self._scores(inputs), labels)
         (loss if share == 1 else share * loss).backward()  # type: ignore[no-untyped-call]
         return self._pieces(
-            torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters
+            torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in self._parameters
         )
 
     def _pieces(self, tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -175,19 +175,17 @@ class FlatModel:
         self,
         sgd: Sgd,
         at: Tensor,
-        slopes: Iterable[Tensor],
-        speed: Tensor | None,
+        steps: Iterable[Tensor],
         restrict: Callable[[Vector], None] | None,
         onto: Tensor,
         *,
         last: bool,
     ) -> None:
         """Write the weights after a step to ``onto``, or how far they are after the last one."""
-        steps = self._paces(sgd, at, slopes, speed)
         if restrict is not None:
             vector = torch.cat(list(steps)).cpu().numpy()
             restrict(vector)
-            steps = iter(self._cut(torch.as_tensor(vector, device=at.device)))
+            steps = self._cut(torch.as_tensor(vector, device=at.device))
         parts = map(self._cut, (at, self.flat, onto))
         for here, start, there, step in zip(*parts, steps, strict=True):
             if last:
@@ -196,14 +194,29 @@ class FlatModel:
                 torch.add(here, step, alpha=-sgd.learning_rate, out=there)
 
     def _paces(
-        self, sgd: Sgd, at: Tensor, slopes: Iterable[Tensor], speed: Tensor | None
+        self,
+        sgd: Sgd,
+        at: Tensor,
+        slopes: Iterable[Tensor],
+        before: Tensor | None,
+        speed: Tensor,
     ) -> Iterator[Tensor]:
-        """A step's direction and length but for the learning rate, in pieces."""
-        speeds = repeat(None) if speed is None else self._cut(speed)
-        for here, slope, pace in zip(self._cut(at), slopes, speeds, strict=False):
-            decay = sgd.weight_decay
+        """A step's direction and length but for the learning rate, in pieces.
+
+        With momentum, that is the new velocity, which is written to ``speed`` on the way.
+        """
+        decay, momentum = sgd.weight_decay, sgd.momentum
+        older = repeat(None) if before is None else self._cut(before)
+        for here, slope, old, new in zip(
+            self._cut(at), slopes, older, self._cut(speed), strict=False
+        ):
             pull = slope.add(here, alpha=decay) if decay else slope
-            yield pull if pace is None else pace.mul_(sgd.momentum).add_(pull)
+            if not momentum:
+                yield pull
+            else:
+                yield (
+                    new.copy_(pull) if old is None else torch.mul(old, momentum, out=new).add_(pull)
+                )
 
     def evaluate(self, examples: Examples, chunk: int = 1000) -> tuple[float, float]:
         """Mean loss and accuracy over all examples."""
