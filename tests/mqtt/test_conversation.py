@@ -23,6 +23,7 @@ from ledger import (
 from fedtern import Client, RemoteProtocolError, Server, stc
 from fedtern.mqtt import Broker, Coordinator, Limits, Member, Plan, Sample, join, serve
 from fedtern.mqtt.topics import Announcement, Parcel, Publish, Topics, write_ask, write_upload
+from fedtern.protocol import Broadcast
 
 TOPICS = Topics(FEDERATION)
 
@@ -174,6 +175,32 @@ def test_a_client_that_sends_too_often_is_not_listened_to_for_a_while():
     assert coordinator.server.uploaded == {0}
     coordinator.heard("up", 1, b"noise", 4.0)  # others have an allowance of their own
     assert coordinator.stats.refused["garbage"] == 5
+
+
+def test_who_has_sent_too_often_is_there_all_the_same():
+    coordinator, _ = begun(Plan(Sample(size=2)), limits=Limits(rate=0.001, burst=4))
+    for _ in range(10):
+        coordinator.heard("up", 0, b"noise", 2.0)
+    coordinator.heard("alive", 0, b"", 2.0)
+    assert 0 not in coordinator.presence.available
+    coordinator.heard("alive", 0, b"\1", 2.0)
+    assert 0 in coordinator.presence.available
+
+
+@pytest.mark.parametrize("uploaded", [True, False], ids=["late", "never"])
+def test_who_was_called_and_not_counted_says_that_it_is_there(uploaded):
+    """Or it would not be called again; training may have come to nothing that can be sent."""
+    coordinator, call = begun(Plan(Sample(share=1.0), deadline=10), clients=[0, 1])
+    first, second = members(coordinator, call, [0, 1])
+    coordinator.heard("up", 1, upload(second.client), 2.0)
+    if uploaded:
+        upload(first.client)
+    (news,) = coordinator.tick(11.0)
+    assert coordinator.presence.available == [1]
+    assert second.heard(news.topic, news.payload, 11.1) == []
+    (here,) = first.heard(news.topic, news.payload, 11.1)
+    coordinator.heard("alive", 0, here.payload, 11.2)
+    assert coordinator.presence.available == [0, 1]
 
 
 def test_a_network_that_repeats_every_upload_throttles_nobody_however_fast_rounds_are():
@@ -450,10 +477,12 @@ def test_a_server_keeps_track_of_so_many_clients_and_no_more():
     coordinator, _ = begun(Plan(), limits=Limits(clients=CLIENTS, burst=2, rate=1.0))
     for i in range(100, 200):
         coordinator.heard("alive", i, b"\1", 2.0)
+        coordinator.heard("up", i, b"noise", 2.0)
     assert coordinator.presence.here == set(range(CLIENTS))
+    assert coordinator.stats.refused["garbage"] == CLIENTS
     assert coordinator.stats.refused["rate"] + CLIENTS >= 100
     coordinator.heard("up", 0, b"noise", 50.0)  # those who were quiet are forgotten, not refused
-    assert coordinator.stats.refused["garbage"] == 1
+    assert coordinator.stats.refused["garbage"] == CLIENTS + 1
 
 
 def test_a_share_of_those_present_is_called():
@@ -477,18 +506,37 @@ def test_an_upload_may_be_limited_to_less_than_the_model():
 
 
 def test_what_training_made_of_nothing_finite_is_not_sent_and_the_client_goes_on(mosquitto):
-    """A client whose training fails in a round takes part in the next."""
+    """A client whose training fails in a round takes part in others."""
 
     async def scenario():
-        def train(weights, round):
-            return weights * np.nan if round == 1 else trainer(0)(weights, round)
-
         broker, server, client = Broker("127.0.0.1", mosquitto.port), new_server(), new_client(0)
-        plan = Plan(deadline=0.5, rounds=4, grace=0.1)
-        other = join(new_client(1), trainer(1), broker)
+        counted, failed = {}, []
+
+        def train(weights, round):
+            if not failed:
+                failed.append(round)
+                return weights * np.nan
+            return trainer(0)(weights, round)
+
+        async def other(weights, round):
+            await asyncio.sleep(0.05)  # time for the first to say that it is there
+            return trainer(1)(weights, round)
+
+        def on_round(coordinator):
+            data = server.newest_broadcast(server.round - 1)
+            counted[server.round - 1] = Broadcast.open(data, TERMS).counted
+
+        plan = Plan(Sample(share=1.0), deadline=1.0, least=2, rounds=60, grace=0.1)
         await asyncio.wait_for(
-            asyncio.gather(serve(server, broker, plan), join(client, train, broker), other), 60
+            asyncio.gather(
+                serve(server, broker, plan, on_round=on_round),
+                join(client, train, broker),
+                *(join(new_client(i), other, broker) for i in (1, 2)),
+            ),
+            60,
         )
+        assert 0 not in counted[failed[0]]
+        assert any(0 in found for round, found in counted.items() if round > failed[0])
         assert client.weights.tobytes() == server.weights.tobytes()
 
     asyncio.run(scenario())

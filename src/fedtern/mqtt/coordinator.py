@@ -97,16 +97,15 @@ class Coordinator:
         longest = self.limits.longest_upload(self.terms.layout) if kind == UP else 16
         if len(payload) > longest:
             self._refuse("size", client, f"{len(payload)} bytes under {kind}/, {longest} allowed")
-        elif kind == ALIVE and not payload:
-            self.presence.leave(client)
+        elif kind == ALIVE:
+            # Whatever else a client has sent: who is not known to be there is never called.
+            (self.presence.heard if payload else self.presence.leave)(client)
         elif not self._allowance.spend(client, now):
             self._refuse("rate", client, f"more than {self.limits.burst} messages at once")
         elif kind == UP:
             self._upload(client, payload)
         elif kind == ASK:
             answers = self._catch_up(client, payload)
-        elif kind == ALIVE:
-            self.presence.heard(client)
         self.stats.present = len(self.presence.here)
         return answers + self.tick(now)
 

@@ -117,7 +117,7 @@ class Member:
 
     def _announced(self, news: Announcement, now: float) -> list[Publish]:
         call = Call.open(news.message, self.terms)
-        before, here = self.client.pending, self.client.round
+        here, called = self.client.round, self._called_to == self.client.round
         if call.head.round < here:
             return []  # what the broker kept from before
         self._deadline, self._heard = news.deadline, now
@@ -133,8 +133,8 @@ class Member:
             self._called_to = self.client.round
             if here == call.head.round and self.client.pending is not None:
                 return [self.upload(self.client.pending)]  # it may not have arrived
-        lost = before is not None and here < self.client.round and not self._counted(news.message)
-        return [self._sign(HERE)] if lost else []  # or the server may think that nobody is here
+        unheard = called and here < self.client.round and not self._counted(news.message)
+        return [self._sign(HERE)] if unheard else []  # or the server may think that nobody is here
 
     def _counted(self, broadcast: bytes) -> bool:
         _, reader = self.terms.open(broadcast, BROADCAST)
