@@ -212,6 +212,50 @@ def test_a_straggler_does_not_hold_up_its_round_and_loses_nothing(mosquitto):
     play(scenario())
 
 
+def test_who_is_slow_trains_on_what_is_new_and_not_on_everything_that_was(mosquitto):
+    async def scenario():
+        federation = Federation(mosquitto.port, Plan(rounds=60, least=2, grace=0.3, deadline=0.3))
+        federation.serve()
+        behind = []
+
+        async def steadily(weights, round):
+            await asyncio.sleep(0.1)
+            return weights
+
+        async def slowly(weights, round):
+            behind.append(federation.server.round - round)
+            await asyncio.sleep(1.0)
+            return weights
+
+        for i in range(2):
+            federation.join(i, steadily)
+        federation.join(2, slowly)
+        await asyncio.wait_for(asyncio.gather(*federation.tasks.values()), 120)
+        assert len(behind) > 3
+        assert max(behind) <= 2  # which may be on their way to it
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("blocking", [False, True], ids=["waits", "blocks"])
+def test_a_callback_longer_than_the_deadline_makes_no_upload_late(mosquitto, blocking):
+    async def scenario():
+        broker, server, stats = Broker("127.0.0.1", mosquitto.port), new_server(), Stats()
+
+        async def on_round(coordinator):
+            if server.round == 1:
+                time.sleep(2.5) if blocking else await asyncio.sleep(2.5)
+
+        plan = Plan(Sample(share=1.0), rounds=3, least=5, grace=0.3, deadline=2.0)
+        clients = (join(new_client(i), trainer(i), broker) for i in range(5))
+        serving = serve(server, broker, plan, stats=stats, on_round=on_round)
+        await asyncio.wait_for(asyncio.gather(serving, *clients), 60)
+        assert stats.refused["late"] == 0
+        assert stats.counted == 15
+
+    play(scenario())
+
+
 def test_garbage_on_every_topic_changes_nothing(mosquitto):
     async def shower(port: int):
         rng = np.random.default_rng(0)

@@ -115,6 +115,11 @@ class Line:
             await self._unless_lost(sending, None)
             await sending
 
+    @property
+    def idle(self) -> bool:
+        """Whether all that has come was heard."""
+        return self._heard.empty() and (self._next is None or not self._next.done())
+
     async def hear(self, timeout: float | None) -> tuple[str, bytes] | None:
         """The next message's topic and payload; None if there was none in time."""
         if self._next is None and not self._heard.empty():

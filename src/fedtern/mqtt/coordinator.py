@@ -90,6 +90,10 @@ class Coordinator:
             return []
         return [self._announce(self.server.newest_broadcast(self.server.round - 1))]
 
+    def held_up(self, seconds: float) -> None:
+        """Nothing could be heard for so long: who was called has the time all the same."""
+        self._since += seconds
+
     def heard(self, kind: str, client: int, payload: bytes, now: float) -> list[Publish]:
         """A client has published something under its own id."""
         self.stats.up_bytes += len(payload)

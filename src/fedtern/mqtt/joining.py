@@ -86,7 +86,8 @@ async def _converse(
 ) -> None:
     refused = -1  # a round whose training came to nothing that can be sent
     while not member.ended:
-        if member.wanted and member.client.round != refused:
+        # What came during a long training is heard first: it may be for rounds that are over.
+        if member.wanted and member.client.round != refused and line.idle:
             data = await _trained(member, train)
             if data is None:
                 refused = member.client.round

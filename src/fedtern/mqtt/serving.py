@@ -77,12 +77,13 @@ async def _converse(
         answers = _answers(coordinator, message)
         if coordinator.server.round > rounds and on_round is not None:
             # The cohort hears of its round first: it can train in the meantime.
-            announced, answers = answers, []
+            announced, answers, began = answers, [], time.monotonic()
             try:
                 await line.publish(announced)
             finally:  # the round has ended, whether or not anybody could be told
                 if inspect.isawaitable(waiting := on_round(coordinator)):
                     await waiting
+            coordinator.held_up(time.monotonic() - began)
 
 
 def _answers(coordinator: Coordinator, message: tuple[str, bytes] | None) -> list[Publish]:
