@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from brokers import Processes
-from ledger import CLIENTS, FEDERATION, START, Ledger, new_client, new_server, trainer
+from ledger import CLIENTS, FEDERATION, METHOD, START, Ledger, new_client, new_server, trainer
 
-from fedtern import Client, DurableClient, DurableServer, RemoteProtocolError, Store, fedavg
+from fedtern import Client, DurableClient, DurableServer, RemoteProtocolError, Server, Store, fedavg
 from fedtern.mqtt import Broker, Coordinator, Limits, Plan, Sample, Stats, join, serve
 from fedtern.mqtt.topics import Announcement, Topics, read_upload
 
@@ -298,6 +298,23 @@ def test_a_client_with_another_method_is_turned_away_and_the_others_go_on(mosqui
             federation.join(i)
         with pytest.raises(RemoteProtocolError, match="the peer's method is"):
             await stranger
+        await federation.end()
+
+    play(scenario())
+
+
+def test_a_federation_begins_under_a_name_that_another_has_had(mosquitto):
+    async def scenario():
+        broker = Broker("127.0.0.1", mosquitto.port)
+        before = Server(START + 1, METHOD, federation=FEDERATION)
+        client = Client(0, METHOD, weights=START + 1, federation=FEDERATION)
+        plan = Plan(rounds=1, grace=0.1)
+        await asyncio.gather(serve(before, broker, plan), join(client, trainer(0), broker))
+        federation = Federation(mosquitto.port, Plan(rounds=5, least=3, **QUICK))
+        federation.serve()
+        for i in range(3):
+            await asyncio.sleep(0.5)  # in which too few are there to be called
+            federation.join(i)
         await federation.end()
 
     play(scenario())

@@ -23,7 +23,7 @@ from ledger import (
 from fedtern import Client, RemoteProtocolError, Server, stc
 from fedtern.mqtt import Broker, Coordinator, Limits, Member, Plan, Sample, join, serve
 from fedtern.mqtt.topics import Announcement, Parcel, Publish, Topics, write_ask, write_upload
-from fedtern.protocol import Broadcast
+from fedtern.protocol import Broadcast, Call
 
 TOPICS = Topics(FEDERATION)
 
@@ -38,7 +38,8 @@ def upload(client: Client, *, examples: int = 1) -> bytes:
 def begun(plan: Plan, clients=range(CLIENTS), limits: Limits | None = None):
     """A coordinator that knows who is there and has called the first cohort at time 1."""
     coordinator = Coordinator(new_server(), plan, limits)
-    assert coordinator.connected(0.0) == []
+    (nobody,) = coordinator.connected(0.0)
+    assert Call.open(Announcement.read(nobody.payload).message, TERMS).cohort == frozenset()
     for i in clients:
         assert coordinator.heard("alive", i, b"\1", 0.1) == []
     (call,) = coordinator.tick(1.0)
@@ -76,6 +77,15 @@ def test_nobody_is_called_before_there_are_enough_or_before_presence_is_known():
     assert coordinator.tick(6.0) == []
     assert coordinator.wakes is None  # and not in an endless loop
     assert len(coordinator.heard("alive", 3, b"\1", 7.0)) == 1
+
+
+def test_a_server_that_begins_says_so_in_the_place_of_what_was_kept_from_before():
+    (said,) = Coordinator(new_server(), Plan()).connected(0.0)
+    assert (said.topic, said.retain) == (TOPICS.round, True)
+    member = Member(new_client(0))
+    member.connected(0.0)
+    assert member.heard(said.topic, said.payload, 0.1) == []
+    assert not member.wanted
 
 
 def test_a_sample_is_drawn_from_those_present_and_others_are_turned_away():

@@ -86,8 +86,7 @@ class Coordinator:
             self._calling, self._called = True, cohort
             self._missing = set(cohort - self.server.uploaded)
         self._since = now
-        if self.server.round == 0 and not self._calling:
-            return []
+        # Even if nobody is called yet: another federation of this name may have left its last word.
         return [self._announce(self.server.newest_broadcast(self.server.round - 1))]
 
     def held_up(self, seconds: float) -> None:
