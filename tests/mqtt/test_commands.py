@@ -168,6 +168,15 @@ def test_a_demonstration_without_a_broker_says_what_to_install(monkeypatch):
         (["serve", "--federation", "a/b"], "a federation needs a name"),
         (["serve", "--method", "nonsense"], "there is no method 'nonsense'"),
         (["serve", "--quorum", "0"], "quorum must be at least 1, got 0"),
+        (
+            ["serve", "--clients", "4", "--participation", "1/2", "--quorum", "3"],
+            "at most 2, which",
+        ),
+        (
+            ["serve", "--clients", "4", "--exact", "--participation", "1/2", "--quorum", "3"],
+            "most 2",
+        ),
+        (["serve", "--clients", "10", "--least", "11"], "least must be at most 10, which is how"),
         (["join", "--client", "0", "--broker", "http://here"], "a broker looks like mqtt://"),
         (["join", "--client", "0", "--federation", "#"], "a federation needs a name"),
     ],

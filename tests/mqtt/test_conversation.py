@@ -12,6 +12,7 @@ import pytest
 from ledger import (
     CLIENTS,
     FEDERATION,
+    METHOD,
     START,
     TERMS,
     Ledger,
@@ -20,8 +21,18 @@ from ledger import (
     trainer,
 )
 
-from fedtern import Client, RemoteProtocolError, Server, stc
-from fedtern.mqtt import Broker, Coordinator, Limits, Member, Plan, Sample, join, serve
+from fedtern import Client, Environment, RemoteProtocolError, Server, stc
+from fedtern.mqtt import (
+    Broker,
+    Coordinator,
+    Limits,
+    Member,
+    Plan,
+    Sample,
+    Scheduled,
+    join,
+    serve,
+)
 from fedtern.mqtt.topics import Announcement, Parcel, Publish, Topics, write_ask, write_upload
 from fedtern.protocol import Broadcast, Call
 
@@ -135,13 +146,60 @@ def test_without_a_quorum_a_round_is_void_and_uploads_go_back():
     for i in range(1, CLIENTS):
         coordinator.heard("alive", i, b"", 3.0)
     assert coordinator.server.round == 0  # they may come back
-    (news,) = coordinator.tick(11.0)
+    assert coordinator.tick(11.0) == []  # and without them another would be void as well
+    assert coordinator.heard("alive", 1, b"\1", 11.5) == []
+    (news,) = coordinator.heard("alive", 2, b"\1", 11.5)
     assert coordinator.stats.void == 1
     everybody[0].heard(news.topic, news.payload, 12.0)
     assert one.round == 1
     assert one.pending is None
     assert np.array_equal(one.weights, START)
     assert one.residual.sum() == pytest.approx(10)
+
+
+def test_a_round_past_its_deadline_counts_if_those_it_lacks_come_before_another_can_begin():
+    coordinator, call = begun(Plan(deadline=10, quorum=3), clients=range(3))
+    everybody = members(coordinator, call, range(3))
+    coordinator.heard("up", 0, upload(everybody[0].client), 2.0)
+    assert coordinator.tick(11.0) == []
+    assert coordinator.wakes is None
+    assert coordinator.heard("up", 1, upload(everybody[1].client), 12.0) == []
+    assert len(coordinator.heard("up", 2, upload(everybody[2].client), 13.0)) == 1
+    assert (coordinator.server.round, coordinator.stats.counted) == (1, 3)
+    assert coordinator.stats.void == 0
+
+
+def test_who_came_back_after_the_deadline_is_called_to_the_next_round():
+    plan = Plan(Sample(share=1.0), deadline=10, quorum=2)
+    coordinator, _ = begun(plan, clients=range(2))
+    assert coordinator.tick(11.0) == []
+    coordinator.heard("alive", 0, b"\1", 12.0)
+    assert len(coordinator.heard("alive", 1, b"\1", 12.0)) == 1
+    assert coordinator.server.cohort == {0, 1}
+
+
+def test_a_cohort_too_small_for_a_quorum_is_not_called(caplog):
+    plan = Plan(Sample(share=0.5), deadline=None, quorum=2)
+    coordinator = Coordinator(new_server(), plan)
+    coordinator.connected(0.0)
+    with caplog.at_level("INFO", "fedtern.mqtt"):
+        for i in (0, 1):
+            assert coordinator.heard("alive", i, b"\1", 2.0) == []
+    assert caplog.text.count("waiting for clients: 1 present, least 2, quorum 2") == 1
+    assert len(coordinator.heard("alive", 2, b"\1", 2.0)) == 1
+    assert coordinator.server.cohort is None
+    assert coordinator.stats.cohort == 2
+
+
+def test_a_cohort_called_by_another_plan_that_is_too_small_now_does_not_hang():
+    server = Server(START, METHOD, federation=FEDERATION, cohort=[0])
+    coordinator = Coordinator(server, Plan(Sample(size=2), deadline=None, quorum=2))
+    (call,) = coordinator.connected(0.0)
+    (member,) = members(coordinator, call, [0])
+    coordinator.heard("alive", 0, b"\1", 1.0)
+    coordinator.heard("up", 0, upload(member.client), 2.0)
+    assert len(coordinator.heard("alive", 1, b"\1", 3.0)) == 1
+    assert (server.round, server.cohort) == (1, {0, 1})
 
 
 def test_a_round_waits_for_somebody_to_call_next():
@@ -467,7 +525,19 @@ def test_whatever_a_network_does_rounds_go_on_and_nothing_is_lost(seed):
     [
         (lambda: Plan(deadline=0), "deadline must be positive, got 0"),
         (lambda: Plan(quorum=0), "quorum must be at least 1, got 0"),
-        (lambda: Plan(least=-1), "least must be at least 1, got -1"),
+        (lambda: Plan(least=-1), "least must be at least 1, which is the quorum, got -1"),
+        (
+            lambda: Plan(quorum=3, least=2),
+            "least must be at least 3, which is the quorum, got 2",
+        ),
+        (
+            lambda: Plan(Sample(size=2), quorum=3),
+            "quorum must be at most 2, which is how many are called, got 3",
+        ),
+        (
+            lambda: Plan(Scheduled(Environment(clients=4, participation=0.5)), quorum=3),
+            "quorum must be at most 2, which is how many are called, got 3",
+        ),
         (lambda: Plan(rounds=0), "rounds must be at least 1, got 0"),
         (lambda: Plan(grace=-1), "grace must not be negative, got -1"),
         (Sample, "give a size or a share, got None and None"),

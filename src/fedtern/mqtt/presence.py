@@ -34,9 +34,14 @@ class Presence:
         self.here.discard(client)
         self.silent.discard(client)
 
-    def unanswered(self, clients: frozenset[int]) -> None:
+    def unanswered(self, clients: set[int]) -> None:
         """These were called and did not answer in time."""
         self.silent |= clients & self.here
+
+    @property
+    def count(self) -> int:
+        """How many may be called."""
+        return len(self.here) - len(self.silent)  # asked with every message, so not by making sets
 
     @property
     def available(self) -> list[int]:
