@@ -17,6 +17,7 @@ from ledger import CLIENTS, FEDERATION, METHOD, START, Ledger, new_client, new_s
 
 from fedtern import Client, DurableClient, DurableServer, RemoteProtocolError, Server, Store, fedavg
 from fedtern.mqtt import Broker, Coordinator, Limits, Plan, Sample, Stats, join, serve
+from fedtern.mqtt.proxy import counting
 from fedtern.mqtt.topics import Announcement, Topics, read_upload
 
 aiomqtt = pytest.importorskip("aiomqtt")
@@ -284,6 +285,42 @@ def test_garbage_on_every_topic_changes_nothing(mosquitto):
         await federation.end()
         showering.cancel()
         assert federation.stats.refused["garbage"] > 10
+
+    play(scenario())
+
+
+def test_nobody_can_take_anothers_connection_by_its_name(mosquitto):
+    """A broker hangs up on whoever else has the identifier that somebody connects with."""
+
+    async def intrude(port: int):
+        for _ in range(3):
+            for name in ("server", *range(3)):
+                async with aiomqtt.Client(
+                    "127.0.0.1", port, identifier=f"fedtern-{FEDERATION}-{name}"
+                ):
+                    await asyncio.sleep(0.02)
+
+    async def scenario():
+        async with counting(mosquitto.port) as wire:
+            federation = Federation(wire.port, Plan(rounds=20, least=3, **QUICK))
+            federation.serve()
+            over = asyncio.Event()
+
+            def patiently(i):
+                async def train(weights, round):
+                    if round == 10:
+                        await over.wait()
+                    return trainer(i)(weights, round)
+
+                return train
+
+            for i in range(3):
+                federation.join(i, patiently(i))
+            await federation.until(2)
+            await intrude(mosquitto.port)
+            over.set()
+            await federation.end()
+            assert wire.connections == 4
 
     play(scenario())
 

@@ -377,6 +377,30 @@ def test_a_client_that_hears_nothing_asks_and_waits_longer_each_time():
     assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 300]
 
 
+def test_a_client_that_the_broker_has_given_up_by_mistake_says_that_it_is_there():
+    """As when the last will of a connection from before a restart is heard after the new one."""
+    coordinator, call = begun(Plan(Sample(size=1), deadline=1000), clients=[0, 1])
+    for member in members(coordinator, call, [0, 1]):
+        i = member.client.client_id
+        coordinator.heard("alive", i, b"", 90.0)
+        assert i not in coordinator.presence.available
+        assert member.tick(100.0) == []
+        assert member.wakes == 120.0
+        (here,) = member.tick(120.0)
+        assert here == Publish(TOPICS.of("alive", i), b"\1", qos=1, retain=True)
+        assert member.wakes == 240.0
+        coordinator.heard("alive", i, here.payload, 120.0)
+        assert i in coordinator.presence.available
+
+
+def test_whose_uploads_count_need_not_say_that_it_is_there():
+    coordinator, call = begun(Plan(deadline=1000), clients=[0])
+    (member,) = members(coordinator, call, [0])
+    (news,) = coordinator.heard("up", 0, upload(member.client), 100.0)
+    assert member.heard(news.topic, news.payload, 100.0) == []
+    assert member.wakes == 220.0
+
+
 @pytest.mark.parametrize("noise", [b"", b"\0", bytes(30), b"\xfe" * 40, b"\x80" * 12])
 def test_noise_is_ignored_on_every_topic(noise):
     coordinator, call = begun(Plan())

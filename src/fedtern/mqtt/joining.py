@@ -56,7 +56,8 @@ async def join(
     aiomqtt = require("aiomqtt", "mqtt", "fedtern.mqtt.join")
     member = Member(client, examples)
     topics, attempts = member.topics, Attempts(broker)
-    name = f"fedtern-{topics.federation}-{client.client_id}"
+    # The same for all its connections: a new one ends the last, whose will is heard before it.
+    name = topics.identifier(client.client_id)
     while True:
         try:
             async with connect(broker, name, member.farewell()) as line:
@@ -131,7 +132,7 @@ async def about(broker: Broker, federation: str, client: int) -> bytes:
     topics, attempts = Topics(federation), Attempts(broker)
     while True:
         try:
-            async with connect(broker, f"fedtern-{federation}-{client}", None) as line:
+            async with connect(broker, topics.identifier(client), None) as line:
                 attempts.succeeded()
                 await line.client.subscribe(topics.about, qos=1)
                 found = await line.hear(5.0)

@@ -6,6 +6,7 @@ Like ``Coordinator``, it is told what is heard and when, and returns what is to 
 from __future__ import annotations
 
 import logging
+import math
 
 from fedtern.envelope import BROADCAST
 from fedtern.errors import DecodeError, MissedRounds
@@ -28,6 +29,9 @@ from fedtern.store import DurableClient
 log = logging.getLogger("fedtern.mqtt")
 
 _RETRY, _MOST = 5.0, 300.0  # seconds before a question is asked again, at first and at most
+# Seconds after which the server may have lost sight of us: by the last will of an older connection,
+# if nothing else.
+_SIGN = 120.0
 
 
 class Member:
@@ -44,6 +48,7 @@ class Member:
         self._parts: list[bytes] = []
         self._deadline: float | None = None
         self._heard = 0.0  # when the last announcement came
+        self._said = 0.0  # when the server last heard that this client is there
         self._asked: float | None = None  # when the last question was asked, if it is open
         self._retry = _RETRY
 
@@ -63,39 +68,51 @@ class Member:
         """When ``tick`` has something to do if nothing else happens before."""
         if self._asked is not None:
             return self._asked + self._retry
-        if self._deadline is None or self._last is not None:
+        if self._last is not None:
             return None
-        # A round and a half: an announcement should have come, even if it was void.
+        return min(self._said + _SIGN, self._doubts)
+
+    @property
+    def _doubts(self) -> float:
+        """When an announcement should have come: after a round and a half, even if it was void."""
+        if self._deadline is None:
+            return math.inf
         return self._heard + 1.5 * self._deadline + self._retry
 
     def connected(self, now: float) -> list[Publish]:
         """There is a connection, perhaps again."""
         self._heard, self._asked, self._parts = now, None, []
-        here = [self._sign(HERE)]
+        here = self._here(now)
         return here if self.client.round >= 0 else here + self._ask(now)
 
     def farewell(self) -> Publish:
         """What the last will says, said in person."""
         return self._sign(GONE)
 
+    def _here(self, now: float) -> list[Publish]:
+        self._said = now
+        return [self._sign(HERE)]
+
     def _sign(self, payload: bytes) -> Publish:
         topic = self.topics.of(ALIVE, self.client.client_id)
         return Publish(topic, payload, qos=1, retain=True)
 
     def tick(self, now: float) -> list[Publish]:
-        """Ask, or ask again, if it has been quiet for too long."""
+        """Ask, or ask again, if it has been quiet for too long; say that somebody is here."""
         if self.wakes is None or now < self.wakes:
             return []
         if self._asked is not None:
             self._retry = min(2 * self._retry, _MOST)
             log.warning("no answer in %.0f s: asking again", now - self._asked)
+        elif now < self._doubts:
+            return self._here(now)
         self._asked = None
         return self._ask(now)
 
     def _ask(self, now: float) -> list[Publish]:
         if self._asked is not None:
             return []
-        self._asked, self._parts = now, []
+        self._asked, self._said, self._parts = now, now, []
         topic = self.topics.of(ASK, self.client.client_id)
         return [Publish(topic, write_ask(self.client.round), qos=1)]
 
@@ -133,8 +150,11 @@ class Member:
             self._called_to = self.client.round
             if here == call.head.round and self.client.pending is not None:
                 return [self.upload(self.client.pending)]  # it may not have arrived
-        unheard = called and here < self.client.round and not self._counted(news.message)
-        return [self._sign(HERE)] if unheard else []  # or the server may think that nobody is here
+        if not called or here == self.client.round:
+            return []
+        self._said = now
+        # Not counted: the server may think that nobody is here.
+        return [] if self._counted(news.message) else self._here(now)
 
     def _counted(self, broadcast: bytes) -> bool:
         _, reader = self.terms.open(broadcast, BROADCAST)

@@ -42,9 +42,10 @@ async def serve(
     aiomqtt = require("aiomqtt", "mqtt", "fedtern.mqtt.serve")
     coordinator = Coordinator(server, plan, limits, stats)
     topics, attempts = coordinator.topics, Attempts(broker)
+    name = topics.identifier("server")
     while True:
         try:
-            async with connect(broker, f"fedtern-{topics.federation}-server", None) as line:
+            async with connect(broker, name, None) as line:
                 attempts.succeeded()
                 # At most once, as everything goes: whoever is not answered says it again.
                 for kind in (UP, ASK, ALIVE):
