@@ -568,7 +568,7 @@ def test_whatever_a_network_does_rounds_go_on_and_nothing_is_lost(seed):
         (lambda: Sample(size=0), "size must be at least 1, got 0"),
         (lambda: Sample(share=1.5), r"share must be in \(0, 1\], got 1.5"),
         (lambda: Limits(rate=0), "rate must be at least 0.001, got 0"),
-        (lambda: Limits(packet_bytes=10), "packet_bytes must be at least 256, got 10"),
+        (lambda: Limits(packet_bytes=10), "packet_bytes must be at least 1024, got 10"),
         (lambda: Member(new_client(0), examples=0), "examples must be at least 1, got 0"),
     ],
 )

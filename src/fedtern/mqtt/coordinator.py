@@ -30,7 +30,6 @@ from fedtern.store import DurableServer
 log = logging.getLogger("fedtern.mqtt")
 
 _NOBODY: frozenset[int] = frozenset()
-_AROUND = 300  # bytes of a packet that are not its payload, at most: the topic, mostly
 
 
 class Coordinator:
@@ -50,6 +49,7 @@ class Coordinator:
         self.topics = Topics(core.federation)
         self.presence = Presence(self.limits.clients)
         self._allowance = Allowance(self.limits)
+        self._payload = self.limits.longest_payload(None)
         self._called = _NOBODY
         self._missing: set[int] = set()  # who of them has not uploaded yet
         self._calling = False  # whether anybody was called to this round
@@ -74,12 +74,14 @@ class Coordinator:
         # What was not done then waits for somebody to be heard.
         return at if at is not None and at > self._ticked else None
 
-    def connected(self, now: float) -> list[Publish]:
+    def connected(self, now: float, longest: int | None = None) -> list[Publish]:
         """There is a connection, perhaps again: say where things stand.
 
+        ``longest`` is what the broker says that it carries, if it does, in bytes.
         Uploads may have been lost with the last one. Whoever hears the announcement sends again.
         """
         self.stats.connections += 1
+        self._payload = self.limits.longest_payload(longest)
         self.presence.forget()
         self._earliest = now + self.plan.grace
         cohort = self.server.cohort
@@ -143,8 +145,8 @@ class Coordinator:
         self.presence.heard(client)
         self.stats.catch_ups += 1
         called = self._calling and (self.plan.cohorts.open or client in self._called)
-        limit, topic = self.limits.packet_bytes - _AROUND, self.topics.of("down", client)
-        parts = parcels(data, limit, called=called and not self.ended, ended=self.ended)
+        topic = self.topics.of("down", client)
+        parts = parcels(data, self._payload, called=called and not self.ended, ended=self.ended)
         answers = [Publish(topic, parcel.write()) for parcel in parts]
         self.stats.catch_up_bytes += sum(len(answer.payload) for answer in answers)
         return answers
@@ -234,7 +236,7 @@ class Coordinator:
 
     def _announce(self, message: bytes | None) -> Publish:
         """Where things stand, for everybody."""
-        if message is None or len(message) + _AROUND > self.limits.packet_bytes:
+        if message is None or len(message) > self._payload:
             cohort = None if self.plan.cohorts.open and self._called else self._called
             message = Call.seal(self.server.stamp, self.server.round, cohort, self.terms)
         payload = Announcement(message, self.plan.deadline, self.ended).write()

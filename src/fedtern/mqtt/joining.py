@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike
 from fedtern.errors import NonFiniteError
 from fedtern.extras import require
 from fedtern.layout import Vector
-from fedtern.mqtt.broker import Attempts, Broker, Line, connect
+from fedtern.mqtt.broker import Attempts, Broker
+from fedtern.mqtt.line import Line, connect
 from fedtern.mqtt.member import Member
 from fedtern.mqtt.topics import DOWN, Topics
 from fedtern.protocol import Client
@@ -61,11 +62,11 @@ async def join(
     while True:
         try:
             async with connect(broker, name, member.farewell()) as line:
-                attempts.succeeded()
+                attempts.connected()
                 await line.publish(member.connected(time.monotonic()))
                 # At most once: what a connection loses, catching up brings back.
                 for topic in (topics.of(DOWN, client.client_id), topics.round):
-                    await line.client.subscribe(topic, qos=0)
+                    await line.subscribe(topic, qos=0)
                 log.info("joined %s on %s", topics.federation, broker.address)
                 try:
                     await _converse(line, member, train, on_upload, on_round)
@@ -133,8 +134,8 @@ async def about(broker: Broker, federation: str, client: int) -> bytes:
     while True:
         try:
             async with connect(broker, topics.identifier(client), None) as line:
-                attempts.succeeded()
-                await line.client.subscribe(topics.about, qos=1)
+                attempts.connected()
+                await line.subscribe(topics.about, qos=1)
                 found = await line.hear(5.0)
                 if found is None:
                     log.info("waiting for somebody to serve %s", federation)

@@ -8,9 +8,10 @@ import time
 from collections.abc import Awaitable, Callable
 
 from fedtern.extras import require
-from fedtern.mqtt.broker import Attempts, Broker, Line, connect
+from fedtern.mqtt.broker import Attempts, Broker
 from fedtern.mqtt.coordinator import Coordinator
 from fedtern.mqtt.limits import Limits
+from fedtern.mqtt.line import Line, connect
 from fedtern.mqtt.plan import Plan
 from fedtern.mqtt.stats import Stats
 from fedtern.mqtt.topics import ALIVE, ASK, UP, Publish
@@ -46,10 +47,10 @@ async def serve(
     while True:
         try:
             async with connect(broker, name, None) as line:
-                attempts.succeeded()
+                attempts.connected()
                 # At most once, as everything goes: whoever is not answered says it again.
                 for kind in (UP, ASK, ALIVE):
-                    await line.client.subscribe(topics.of(kind, "+"), qos=0)
+                    await line.subscribe(topics.of(kind, "+"), qos=0)
                 if about is not None:
                     await line.publish([Publish(topics.about, about, qos=1, retain=True)])
                 log.info("serving %s on %s", topics.federation, broker.address)
@@ -62,7 +63,7 @@ async def serve(
 async def _converse(
     line: Line, coordinator: Coordinator, on_round: OnRound | None, linger: float
 ) -> None:
-    answers = coordinator.connected(time.monotonic())
+    answers = coordinator.connected(time.monotonic(), line.longest)
     end: float | None = None
     while True:
         with coordinator.stats.phase("publish"):
