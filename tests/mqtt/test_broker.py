@@ -29,10 +29,10 @@ QUICK = {"grace": 0.3, "deadline": 30.0}
 class Federation:
     """A server and clients as tasks of this process, with the books kept."""
 
-    def __init__(self, port: int, plan: Plan, server=None) -> None:
+    def __init__(self, port: int, plan: Plan, server=None, linger: float = 5.0) -> None:
         self.broker = Broker("127.0.0.1", port)
         self.plan, self.ledger, self.stats = plan, Ledger(), Stats()
-        self.server = server or new_server()
+        self.server, self.linger = server or new_server(), linger
         self.clients: dict[int, Client | DurableClient] = {}
         self.tasks: dict[int | str, asyncio.Task] = {}
 
@@ -42,7 +42,12 @@ class Federation:
 
         self.tasks["server"] = asyncio.create_task(
             serve(
-                self.server, self.broker, self.plan, stats=self.stats, on_round=on_round, linger=5.0
+                self.server,
+                self.broker,
+                self.plan,
+                stats=self.stats,
+                on_round=on_round,
+                linger=self.linger,
             )
         )
 
@@ -115,6 +120,32 @@ def test_a_client_that_was_away_for_fifty_rounds_catches_up(mosquitto):
         federation.join(1)
         await federation.end()
         assert any(1 in b.counted for t, b in federation.ledger.broadcasts.items() if t > left + 50)
+
+    play(scenario())
+
+
+def test_a_client_that_is_restarting_when_the_federation_ends_hears_of_the_end(mosquitto):
+    async def scenario():
+        federation = Federation(mosquitto.port, Plan(rounds=10, **QUICK), linger=60.0)
+        federation.serve()
+        gone = asyncio.Event()
+
+        async def patiently(weights, round):
+            if round == 5:
+                await gone.wait()
+            return trainer(0)(weights, round)
+
+        federation.join(0, patiently)
+        federation.join(1)
+        await federation.until(5)
+        await federation.leave(1)
+        gone.set()
+        await federation.tasks.pop(0)
+        await asyncio.sleep(0.5)
+        federation.join(1)
+        before = time.monotonic()
+        await federation.end()
+        assert time.monotonic() - before < 30  # nobody is left to wait for
 
     play(scenario())
 

@@ -440,6 +440,24 @@ def test_the_end_is_announced_and_who_is_behind_hears_of_it_with_the_rest():
     assert Parcel.read(answer.payload).ended
 
 
+def test_a_server_may_leave_when_everybody_has_left_after_the_end():
+    coordinator, call = begun(Plan(rounds=1), clients=[0, 1])
+    (member,) = members(coordinator, call, [0])
+    coordinator.heard("alive", 1, b"", 1.5)
+    assert not coordinator.deserted
+    coordinator.heard("up", 0, upload(member.client), 2.0)
+    coordinator.heard("alive", 0, b"", 2.5)
+    assert coordinator.ended
+    assert not coordinator.deserted  # client 1 may be starting again
+    coordinator.heard("alive", 1, b"\1", 3.0)
+    assert not coordinator.deserted
+    coordinator.heard("alive", 1, b"", 3.5)
+    assert coordinator.deserted
+    again = Coordinator(coordinator.server, Plan(rounds=1))
+    again.connected(4.0)
+    assert not again.deserted  # it does not know yet who there was
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "a+b", "#", "x" * 201, "two\nlines"])
 def test_federations_need_a_name_that_a_topic_can_have(name):
     with pytest.raises(ValueError, match="a federation needs a name"):

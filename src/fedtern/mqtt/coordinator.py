@@ -64,6 +64,12 @@ class Coordinator:
         return self.plan.rounds is not None and self.server.round >= self.plan.rounds
 
     @property
+    def deserted(self) -> bool:
+        """Whether all who ever were here have left since the end, and so know of it."""
+        known = self.presence.known
+        return self.ended and bool(known) and known <= self.presence.left
+
+    @property
     def wakes(self) -> float | None:
         """When ``tick`` has something to do if nothing else happens before."""
         if self.ended:

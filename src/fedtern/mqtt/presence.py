@@ -13,6 +13,7 @@ class Presence:
     def __init__(self, most: int) -> None:
         self.most = most
         self.here: set[int] = set()
+        self.known: set[int] = set()  # who ever was
         self.left: set[int] = set()  # since the last call
         self.silent: set[int] = set()
 
@@ -24,6 +25,8 @@ class Presence:
         """A sign of life."""
         if client in self.here or len(self.here) < self.most:
             self.here.add(client)
+        if len(self.known) < self.most:
+            self.known.add(client)
         self.left.discard(client)
         self.silent.discard(client)
 

@@ -32,13 +32,14 @@ async def serve(
     stats: Stats | None = None,
     about: bytes | None = None,
     on_round: OnRound | None = None,
-    linger: float = 10.0,
+    linger: float = 60.0,
 ) -> None:
     """Run a federation until its plan's rounds are over, or until it is cancelled.
 
     The server's ``federation`` names the topics. With a ``DurableServer`` it goes on after a kill
     where it was. ``on_round`` is called after each round, and waited for; ``about`` is kept under
-    the topic of that name. After the last round, clients have ``linger`` seconds to catch up.
+    the topic of that name. After the last round, clients that are behind or away have ``linger``
+    seconds to hear of it; it ends before if all have.
     """
     aiomqtt = require("aiomqtt", "mqtt", "fedtern.mqtt.serve")
     coordinator = Coordinator(server, plan, limits, stats)
@@ -71,7 +72,7 @@ async def _converse(
         now = time.monotonic()
         if coordinator.ended:
             end = now + linger if end is None else end
-            if now >= end or (answers == [] and not coordinator.presence.here):
+            if now >= end or coordinator.deserted:
                 return
         wakes = end if end is not None else coordinator.wakes
         message = await line.hear(None if wakes is None else max(wakes - now, 0.0))
