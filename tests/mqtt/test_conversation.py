@@ -340,6 +340,53 @@ def test_a_catch_up_that_lost_a_part_is_asked_for_again():
     assert member.client.round == 0
 
 
+def test_parts_that_never_end_are_not_kept():
+    member = Member(new_client(4, None))
+    member.connected(0.0)
+    topic, noise = TOPICS.of("down", 4), bytes(100_000)
+    for number in range(50):
+        member.heard(topic, Parcel(number, 1 << 40, False, False, noise).write(), 1.0)
+        assert member.assembly.size <= member.assembly.longest < 3 * START.nbytes
+    for number in range(1000):
+        member.heard(topic, Parcel(number, 1 << 40, False, False, b"").write(), 1.0)
+    assert member.assembly.size == 0
+
+
+def test_garbage_does_not_put_off_a_question():
+    """Neither what cannot be read, nor what begins like an answer over and over again."""
+    member = Member(new_client(4, None))
+    member.connected(0.0)
+    topic = TOPICS.of("down", 4)
+    start, all_of_it = (Parcel(0, of, False, False, b"noise").write() for of in (5, 1))
+    for at in range(1, 20):
+        for noise in (b"", b"\xff" * 20, start, all_of_it):
+            member.heard(topic, noise, at / 4)
+    assert member.wakes <= 5.0 + 1 / 4
+    assert len(member.tick(member.wakes)) == 1
+
+
+def test_garbage_opens_no_question():
+    coordinator, call = begun(Plan(deadline=10))
+    (member,) = members(coordinator, call, [0])
+    before = member.wakes
+    for noise in (b"", Parcel(0, 1, False, False, b"noise").write()):
+        assert member.heard(TOPICS.of("down", 0), noise, 2.0) == []
+    assert member.wakes == before
+
+
+def test_an_answer_in_many_parts_takes_as_long_as_it_takes():
+    coordinator, _ = begun(Plan(), limits=Limits(packet_bytes=2000))
+    member = Member(new_client(4, None))
+    member.connected(0.0)
+    now = 0.0
+    for answer in coordinator.heard("ask", 4, write_ask(-1), 2.0):
+        now += 4.0
+        assert member.tick(now) == []
+        assert member.heard(answer.topic, answer.payload, now) == []
+    assert now > 60
+    assert member.client.round == 0
+
+
 def test_a_broadcast_too_long_for_the_broker_is_fetched_in_parcels():
     from fedtern import sgd
 
@@ -586,6 +633,7 @@ def test_whatever_a_network_does_rounds_go_on_and_nothing_is_lost(seed):
         (lambda: Sample(size=0), "size must be at least 1, got 0"),
         (lambda: Sample(share=1.5), r"share must be in \(0, 1\], got 1.5"),
         (lambda: Limits(rate=0), "rate must be at least 0.001, got 0"),
+        (lambda: Limits(packet_bytes=300), "packet_bytes must be at least 1024, got 300"),
         (lambda: Limits(packet_bytes=10), "packet_bytes must be at least 1024, got 10"),
         (lambda: Member(new_client(0), examples=0), "examples must be at least 1, got 0"),
     ],

@@ -10,6 +10,7 @@ import math
 
 from fedtern.envelope import BROADCAST
 from fedtern.errors import DecodeError, MissedRounds
+from fedtern.mqtt.assembly import Assembly
 from fedtern.mqtt.topics import (
     ALIVE,
     ASK,
@@ -45,7 +46,7 @@ class Member:
         self.topics = Topics(core.federation)
         self._called_to = -1  # the last round that this client is known to be called to
         self._last: int | None = None  # the round that the federation has ended at
-        self._parts: list[bytes] = []
+        self.assembly = Assembly(core.terms.layout)
         self._deadline: float | None = None
         self._heard = 0.0  # when the last announcement came
         self._said = 0.0  # when the server last heard that this client is there
@@ -81,7 +82,8 @@ class Member:
 
     def connected(self, now: float) -> list[Publish]:
         """There is a connection, perhaps again."""
-        self._heard, self._asked, self._parts = now, None, []
+        self._heard, self._asked = now, None
+        self.assembly.clear()
         here = self._here(now)
         return here if self.client.round >= 0 else here + self._ask(now)
 
@@ -112,7 +114,8 @@ class Member:
     def _ask(self, now: float) -> list[Publish]:
         if self._asked is not None:
             return []
-        self._asked, self._said, self._parts = now, now, []
+        self._asked = self._said = now
+        self.assembly.asked()
         topic = self.topics.of(ASK, self.client.client_id)
         return [Publish(topic, write_ask(self.client.round), qos=1)]
 
@@ -127,9 +130,8 @@ class Member:
                 return self._announced(Announcement.read(payload), now)
             return self._parcel(Parcel.read(payload), now)
         except DecodeError as error:
+            # If it was the answer to a question, that is still open, since when it was asked.
             log.warning("ignored %s bytes on %s: %s", len(payload), topic, error)
-            if topic != self.topics.round:
-                self._asked = now  # if it was the answer, the question is still open
             return []
 
     def _announced(self, news: Announcement, now: float) -> list[Publish]:
@@ -161,24 +163,20 @@ class Member:
         return self.client.client_id in reader.ids()
 
     def _settled(self) -> None:
-        self._asked, self._retry, self._parts = None, _RETRY, []
+        self._asked, self._retry = None, _RETRY
+        self.assembly.clear()
 
     def _parcel(self, parcel: Parcel, now: float) -> list[Publish]:
-        if parcel.number != len(self._parts):
-            self._parts = []  # of another answer, or one that has lost a part
-            if parcel.number:
-                return []
-        self._parts.append(parcel.part)
-        self._heard = now
-        if self._asked is not None:
-            self._asked = now  # it takes as long as it takes
-        if len(self._parts) < parcel.of:
+        if self.assembly.add(parcel) and self._asked is not None:
+            self._asked = now  # it takes as long as it takes, while it comes nearer
+        if (data := self.assembly.take(parcel.of)) is None:
             return []
-        data, self._parts, self._asked = b"".join(self._parts), [], None
         try:
             self.client.receive(data)
         except MissedRounds:
+            self._asked = None
             return self._ask(now)
+        self._heard = now
         self._settled()
         if parcel.ended:
             self._last = self.client.round
