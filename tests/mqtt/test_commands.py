@@ -190,6 +190,21 @@ def test_what_cannot_be_done_is_one_sentence(arguments, sentence, tmp_path, monk
     assert sentence in line
 
 
+@pytest.mark.parametrize("command", [["serve"], ["join", "--client", "0"]])
+@pytest.mark.parametrize(
+    "url", ["mqtts://me:hush-hush@here", "http://me:hush-hush@here", "me:hush-hush@h"]
+)
+def test_a_password_that_others_could_read_is_refused_and_shown_nowhere(
+    command, url, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, [*command, "--broker", url, "--store", "kept"])
+    assert result.exit_code == 1
+    assert "FEDTERN_MQTT_PASSWORD" in result.stderr or "a broker looks like" in result.stderr
+    assert "hush" not in result.output
+    assert not list(tmp_path.iterdir())
+
+
 def test_counters_are_shown_to_prometheus():
     stats, port = Stats(rounds=7, counted=21, present=4, cohort=3, up_bytes=999), free_port()
     stats.refused["late"] = 2

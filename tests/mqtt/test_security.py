@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import shutil
 import ssl
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from brokers import MOSQUITTO, Mosquitto, running
 from ledger import FEDERATION, Ledger, new_client, new_server, trainer
 
+from fedtern import Store
 from fedtern.mqtt import Broker, Plan, Sample, Stats, join, serve
 from fedtern.mqtt.broker import BrokerError
 from fedtern.mqtt.topics import Topics, write_upload
@@ -208,3 +210,16 @@ def test_certificates_that_cannot_be_read_are_named():
 def test_what_is_no_broker_is_refused(url):
     with pytest.raises(ValueError, match="a broker looks like"):
         Broker.parse(url)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="directories have no such modes there")
+def test_what_a_store_holds_is_its_owners_only(tmp_path):
+    with Store(tmp_path / "some" / "where") as store:
+        assert store.path.stat().st_mode & 0o777 == 0o700
+
+
+def test_each_client_on_a_machine_has_a_directory_of_its_own():
+    unit = (EXAMPLES / "fedtern-join.service").read_text()
+    (own,) = re.findall(r"^StateDirectory=(.*)$", unit, re.MULTILINE)
+    assert own.endswith("%i")
+    assert set(re.findall(r"/var/lib/([^/\s]*)", unit)) == {own}

@@ -30,6 +30,8 @@ from fedtern.mqtt.plan import Cohorts, Everybody
 from fedtern.mqtt.topics import Topics
 from fedtern.store import Store
 
+_PASSWORD = "FEDTERN_MQTT_PASSWORD"  # the environment variable
+
 Url = Annotated[str, typer.Option("--broker", help="Like mqtt://host:1883 or mqtts://me@host.")]
 Name = Annotated[str, typer.Option(help="The federation's name.")]
 Ca = Annotated[Path | None, typer.Option(help="Certificates to trust. [default: the system's]")]
@@ -42,9 +44,14 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="A line for each 
 
 
 def _broker(url: str, ca: Path | None, cert: Path | None, key: Path | None) -> Broker:
-    # Not an option: whoever lists processes can read those.
-    password = os.environ.get("FEDTERN_MQTT_PASSWORD")
-    return Broker.parse(url, password=password, ca=ca, certificate=cert, key=key)
+    password = os.environ.get(_PASSWORD)
+    place = Broker.parse(url, password=password, ca=ca, certificate=cert, key=key)
+    if Broker.parse(url).password is not None:
+        raise ValueError(
+            "a password in --broker can be read by whoever lists processes, and is kept with what"
+            f" was typed: put it into the environment variable {_PASSWORD} instead"
+        )
+    return place
 
 
 def set_up_log(verbose: bool) -> None:

@@ -64,7 +64,8 @@ class Broker:
         """
         parts = urlsplit(url if "://" in url else f"mqtt://{url}")
         if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or parts.path.strip("/"):
-            raise ValueError(f"a broker looks like mqtt://host:1883 or mqtts://host, got {url!r}")
+            shown = url.rpartition("@")[2]  # without a password, if there is one
+            raise ValueError(f"a broker looks like mqtt://host:1883 or mqtts://host, got {shown!r}")
         named = {"username": parts.username, "password": parts.password}
         found = {name: unquote(text) for name, text in named.items() if text is not None}
         given = {name: value for name, value in others.items() if value is not None}
