@@ -13,12 +13,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 from brokers import Processes
-from ledger import CLIENTS, FEDERATION, METHOD, START, Ledger, new_client, new_server, trainer
+from ledger import (
+    CLIENTS,
+    FEDERATION,
+    METHOD,
+    START,
+    TERMS,
+    Ledger,
+    new_client,
+    new_server,
+    trainer,
+)
 
 from fedtern import Client, DurableClient, DurableServer, RemoteProtocolError, Server, Store, fedavg
 from fedtern.mqtt import Broker, Coordinator, Limits, Plan, Sample, Stats, join, serve
 from fedtern.mqtt.proxy import counting
-from fedtern.mqtt.topics import Announcement, Topics, read_upload
+from fedtern.mqtt.topics import Announcement, Topics, read_upload, write_upload
 
 aiomqtt = pytest.importorskip("aiomqtt")
 
@@ -101,25 +111,36 @@ def test_replicas_are_bit_equal_and_the_books_balance(mosquitto):
 
 def test_a_client_that_was_away_for_fifty_rounds_catches_up(mosquitto):
     async def scenario():
-        federation = Federation(mosquitto.port, Plan(rounds=200, **QUICK))
-        federation.serve()
+        federation = Federation(mosquitto.port, Plan(rounds=80, least=2, **QUICK))
+        gone, back = asyncio.Event(), asyncio.Event()
 
-        def unhurried(i):
-            def train(weights, round):
-                time.sleep(0.02)  # or it would be over before the third is back
+        def patiently(i):
+            async def train(weights, round):
+                if round == 5:
+                    await gone.wait()
+                if round == 60:  # or it would be over before the third is back
+                    await back.wait()
                 return trainer(i)(weights, round)
 
             return train
 
-        for i in range(3):
-            federation.join(i, unhurried(i))
+        async def again(weights, round):
+            back.set()
+            return trainer(1)(weights, round)
+
+        federation.serve()
+        for i in (0, 2):
+            federation.join(i, patiently(i))
+        federation.join(1)
         await federation.until(5)
         await federation.leave(1)
         left = federation.clients[1].round
-        await federation.until(left + 50)
-        federation.join(1)
+        gone.set()
+        await federation.until(60)
+        assert left <= 6
+        federation.join(1, again)
         await federation.end()
-        assert any(1 in b.counted for t, b in federation.ledger.broadcasts.items() if t > left + 50)
+        assert any(1 in b.counted for t, b in federation.ledger.broadcasts.items() if t >= 60)
 
     play(scenario())
 
@@ -175,15 +196,26 @@ def test_a_model_goes_through_a_broker_that_carries_small_packets_only(tmp_path,
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 def test_a_broker_that_restarts_interrupts_and_nothing_else(mosquitto, kill):
     async def scenario():
-        federation = Federation(mosquitto.port, Plan(rounds=150, least=4, grace=0.5, deadline=30.0))
+        federation = Federation(mosquitto.port, Plan(rounds=40, least=4, grace=0.5, deadline=30.0))
         federation.serve()
+        back = {12: asyncio.Event(), 22: asyncio.Event()}
+
+        def patiently(i):
+            async def train(weights, round):
+                if round in back:  # the broker goes while they train, and not after the end
+                    await back[round].wait()
+                return trainer(i)(weights, round)
+
+            return train
+
         for i in range(4):
-            federation.join(i)
+            federation.join(i, patiently(i))
         for at in (10, 20):
             await federation.until(at)
             await asyncio.to_thread(mosquitto.stop, kill)
             await asyncio.sleep(0.3)
             await asyncio.to_thread(mosquitto.start)
+            back[at + 2].set()
         await federation.end()
         assert federation.stats.connections == 3
 
@@ -367,6 +399,58 @@ def test_a_client_with_another_method_is_turned_away_and_the_others_go_on(mosqui
         with pytest.raises(RemoteProtocolError, match="the peer's method is"):
             await stranger
         await federation.end()
+
+    play(scenario())
+
+
+def test_a_client_with_another_model_is_told_both_and_the_others_go_on(mosquitto):
+    async def scenario():
+        federation = Federation(mosquitto.port, Plan(rounds=20, least=3, **QUICK))
+        federation.serve()
+        other = Client(4, METHOD, weights=np.zeros(7850), federation=FEDERATION)
+        theirs, ours = (terms.layout.digest.hex() for terms in (TERMS, other.terms))
+        stranger = asyncio.create_task(join(other, trainer(4), federation.broker))
+        for i in range(3):
+            federation.join(i)
+        with pytest.raises(
+            RemoteProtocolError,
+            match=rf"the peer's layout is {theirs}, ours is {ours} \(1 tensors, 7850 parameters\)",
+        ):
+            await asyncio.wait_for(stranger, 60)
+        await federation.end()
+        assert other.round == 0
+        assert not other.weights.any()
+
+    play(scenario())
+
+
+def test_uploads_of_another_model_are_refused_and_the_round_is_unharmed(mosquitto):
+    """Somebody who does not listen, and sends what fits neither this model nor this round."""
+
+    async def scenario():
+        federation = Federation(mosquitto.port, Plan(rounds=10, least=3, **QUICK))
+        federation.serve()
+        other = Client(4, METHOD, weights=np.zeros(7850), federation=FEDERATION)
+        sent = asyncio.Event()
+
+        async def patiently(weights, round):
+            await sent.wait()
+            return trainer(0)(weights, round)
+
+        federation.join(0, patiently)
+        for i in (1, 2):
+            federation.join(i)
+        data = write_upload(1, other.send(np.ones(7850)))
+        async with aiomqtt.Client("127.0.0.1", mosquitto.port) as client:
+            while not federation.stats.cohort:
+                await asyncio.sleep(0.01)
+            await client.publish(TOPICS.of("up", 4), data, qos=1)
+            while not federation.stats.refused["foreign"]:
+                await asyncio.sleep(0.01)
+        sent.set()
+        await federation.end()
+        assert federation.stats.refused["foreign"] == 1
+        assert federation.stats.counted == 30
 
     play(scenario())
 
