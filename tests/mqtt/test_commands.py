@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import subprocess
 import sys
 import time
@@ -59,13 +60,29 @@ class Commands(Processes):
         self.directory = directory
 
     def start(self, name: str, *arguments: str) -> None:
-        self.running[name] = subprocess.Popen(
-            [sys.executable, "-m", "fedtern", *arguments], cwd=self.directory
-        )
+        with (self.directory / f"{name}.err").open("ab") as said:
+            self.running[name] = subprocess.Popen(
+                [sys.executable, "-m", "fedtern", *arguments], cwd=self.directory, stderr=said
+            )
+
+    def stop(self, name: str, number: signal.Signals) -> None:
+        """Kill it, or ask it to end: then it does, in good order."""
+        if number == signal.SIGKILL:
+            return self.kill(name)
+        process = self.running.pop(name)
+        process.send_signal(number)
+        code, said = process.wait(60), (self.directory / f"{name}.err").read_text()
+        assert code == 130, said
+        assert said.splitlines()[-1] == "stopped"
+        assert "Traceback" not in said
+        return None
 
 
 @pytest.mark.slow
-def test_commands_come_to_the_local_engines_bytes_even_if_they_are_killed(mosquitto, tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_commands_come_to_the_local_engines_bytes_even_if_they_are_stopped(
+    mosquitto, tmp_path, how
+):
     broker = ["--broker", f"mqtt://127.0.0.1:{mosquitto.port}", "--federation", "cli"]
     serve = ["serve", *broker, *EXPERIMENT, "--method", METHOD, "--exact", "--store", "server"]
     experiment = Experiment.of(
@@ -92,10 +109,10 @@ def test_commands_come_to_the_local_engines_bytes_even_if_they_are_killed(mosqui
         for i, arguments in join.items():
             commands.start(i, *arguments)
         until(1)
-        commands.kill("server")
+        commands.stop("server", how)
         commands.start("server", *serve)
         until(3)
-        commands.kill("1")
+        commands.stop("1", how)
         commands.start("1", *join["1"])
         for process in commands.running.values():
             assert process.wait(180) == 0
