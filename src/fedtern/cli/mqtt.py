@@ -137,6 +137,7 @@ def serve_command(
                 on_round=host.moved,
             )
         )
+        host.conclude()
     typer.echo(f"kept in {host.run.path}; see it with: fedtern report {host.run.path}")
 
 
