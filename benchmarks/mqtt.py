@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
+import gc
 import json
 import os
 import resource
@@ -98,6 +100,10 @@ def load(clients: int, cohort: int, rounds: int, size: int = LOGISTIC, processes
 
 
 def _mib() -> float:
+    # What is held, and not what the allocator keeps at hand: that comes and goes by the MiB.
+    gc.collect()
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 

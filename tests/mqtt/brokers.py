@@ -39,7 +39,7 @@ class Mosquitto:
         with (self.directory / "mosquitto.log").open("ab") as log:
             command = [MOSQUITTO, "-c", str(self.path)]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:

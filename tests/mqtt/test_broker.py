@@ -13,11 +13,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 from brokers import Processes
-from ledger import CLIENTS, FEDERATION, START, Ledger, new_client, new_server, trainer
+from ledger import (
+    CLIENTS,
+    FEDERATION,
+    METHOD,
+    START,
+    TERMS,
+    Ledger,
+    new_client,
+    new_server,
+    trainer,
+)
 
-from fedtern import Client, DurableClient, DurableServer, RemoteProtocolError, Store, fedavg
+from fedtern import Client, DurableClient, DurableServer, RemoteProtocolError, Server, Store, fedavg
 from fedtern.mqtt import Broker, Coordinator, Limits, Plan, Sample, Stats, join, serve
-from fedtern.mqtt.topics import Announcement, Topics, read_upload
+from fedtern.mqtt.proxy import counting
+from fedtern.mqtt.topics import Announcement, Topics, read_upload, write_upload
 
 aiomqtt = pytest.importorskip("aiomqtt")
 
@@ -28,10 +39,10 @@ QUICK = {"grace": 0.3, "deadline": 30.0}
 class Federation:
     """A server and clients as tasks of this process, with the books kept."""
 
-    def __init__(self, port: int, plan: Plan, server=None) -> None:
+    def __init__(self, port: int, plan: Plan, server=None, linger: float = 5.0) -> None:
         self.broker = Broker("127.0.0.1", port)
         self.plan, self.ledger, self.stats = plan, Ledger(), Stats()
-        self.server = server or new_server()
+        self.server, self.linger = server or new_server(), linger
         self.clients: dict[int, Client | DurableClient] = {}
         self.tasks: dict[int | str, asyncio.Task] = {}
 
@@ -41,7 +52,12 @@ class Federation:
 
         self.tasks["server"] = asyncio.create_task(
             serve(
-                self.server, self.broker, self.plan, stats=self.stats, on_round=on_round, linger=5.0
+                self.server,
+                self.broker,
+                self.plan,
+                stats=self.stats,
+                on_round=on_round,
+                linger=self.linger,
             )
         )
 
@@ -95,25 +111,62 @@ def test_replicas_are_bit_equal_and_the_books_balance(mosquitto):
 
 def test_a_client_that_was_away_for_fifty_rounds_catches_up(mosquitto):
     async def scenario():
-        federation = Federation(mosquitto.port, Plan(rounds=200, **QUICK))
-        federation.serve()
+        federation = Federation(mosquitto.port, Plan(rounds=80, least=2, **QUICK))
+        gone, back = asyncio.Event(), asyncio.Event()
 
-        def unhurried(i):
-            def train(weights, round):
-                time.sleep(0.02)  # or it would be over before the third is back
+        def patiently(i):
+            async def train(weights, round):
+                if round == 5:
+                    await gone.wait()
+                if round == 60:  # or it would be over before the third is back
+                    await back.wait()
                 return trainer(i)(weights, round)
 
             return train
 
-        for i in range(3):
-            federation.join(i, unhurried(i))
+        async def again(weights, round):
+            back.set()
+            return trainer(1)(weights, round)
+
+        federation.serve()
+        for i in (0, 2):
+            federation.join(i, patiently(i))
+        federation.join(1)
         await federation.until(5)
         await federation.leave(1)
         left = federation.clients[1].round
-        await federation.until(left + 50)
-        federation.join(1)
+        gone.set()
+        await federation.until(60)
+        assert left <= 6
+        federation.join(1, again)
         await federation.end()
-        assert any(1 in b.counted for t, b in federation.ledger.broadcasts.items() if t > left + 50)
+        assert any(1 in b.counted for t, b in federation.ledger.broadcasts.items() if t >= 60)
+
+    play(scenario())
+
+
+def test_a_client_that_is_restarting_when_the_federation_ends_hears_of_the_end(mosquitto):
+    async def scenario():
+        federation = Federation(mosquitto.port, Plan(rounds=10, **QUICK), linger=60.0)
+        federation.serve()
+        gone = asyncio.Event()
+
+        async def patiently(weights, round):
+            if round == 5:
+                await gone.wait()
+            return trainer(0)(weights, round)
+
+        federation.join(0, patiently)
+        federation.join(1)
+        await federation.until(5)
+        await federation.leave(1)
+        gone.set()
+        await federation.tasks.pop(0)
+        await asyncio.sleep(0.5)
+        federation.join(1)
+        before = time.monotonic()
+        await federation.end()
+        assert time.monotonic() - before < 30  # nobody is left to wait for
 
     play(scenario())
 
@@ -143,15 +196,26 @@ def test_a_model_goes_through_a_broker_that_carries_small_packets_only(tmp_path,
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 def test_a_broker_that_restarts_interrupts_and_nothing_else(mosquitto, kill):
     async def scenario():
-        federation = Federation(mosquitto.port, Plan(rounds=150, least=4, grace=0.5, deadline=30.0))
+        federation = Federation(mosquitto.port, Plan(rounds=40, least=4, grace=0.5, deadline=30.0))
         federation.serve()
+        back = {12: asyncio.Event(), 22: asyncio.Event()}
+
+        def patiently(i):
+            async def train(weights, round):
+                if round in back:  # the broker goes while they train, and not after the end
+                    await back[round].wait()
+                return trainer(i)(weights, round)
+
+            return train
+
         for i in range(4):
-            federation.join(i)
+            federation.join(i, patiently(i))
         for at in (10, 20):
             await federation.until(at)
             await asyncio.to_thread(mosquitto.stop, kill)
             await asyncio.sleep(0.3)
             await asyncio.to_thread(mosquitto.start)
+            back[at + 2].set()
         await federation.end()
         assert federation.stats.connections == 3
 
@@ -212,6 +276,50 @@ def test_a_straggler_does_not_hold_up_its_round_and_loses_nothing(mosquitto):
     play(scenario())
 
 
+def test_who_is_slow_trains_on_what_is_new_and_not_on_everything_that_was(mosquitto):
+    async def scenario():
+        federation = Federation(mosquitto.port, Plan(rounds=60, least=2, grace=0.3, deadline=0.3))
+        federation.serve()
+        behind = []
+
+        async def steadily(weights, round):
+            await asyncio.sleep(0.1)
+            return weights
+
+        async def slowly(weights, round):
+            behind.append(federation.server.round - round)
+            await asyncio.sleep(1.0)
+            return weights
+
+        for i in range(2):
+            federation.join(i, steadily)
+        federation.join(2, slowly)
+        await asyncio.wait_for(asyncio.gather(*federation.tasks.values()), 120)
+        assert len(behind) > 3
+        assert max(behind) <= 2  # which may be on their way to it
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("blocking", [False, True], ids=["waits", "blocks"])
+def test_a_callback_longer_than_the_deadline_makes_no_upload_late(mosquitto, blocking):
+    async def scenario():
+        broker, server, stats = Broker("127.0.0.1", mosquitto.port), new_server(), Stats()
+
+        async def on_round(coordinator):
+            if server.round == 1:
+                time.sleep(2.5) if blocking else await asyncio.sleep(2.5)
+
+        plan = Plan(Sample(share=1.0), rounds=3, least=5, grace=0.3, deadline=2.0)
+        clients = (join(new_client(i), trainer(i), broker) for i in range(5))
+        serving = serve(server, broker, plan, stats=stats, on_round=on_round)
+        await asyncio.wait_for(asyncio.gather(serving, *clients), 60)
+        assert stats.refused["late"] == 0
+        assert stats.counted == 15
+
+    play(scenario())
+
+
 def test_garbage_on_every_topic_changes_nothing(mosquitto):
     async def shower(port: int):
         rng = np.random.default_rng(0)
@@ -244,6 +352,42 @@ def test_garbage_on_every_topic_changes_nothing(mosquitto):
     play(scenario())
 
 
+def test_nobody_can_take_anothers_connection_by_its_name(mosquitto):
+    """A broker hangs up on whoever else has the identifier that somebody connects with."""
+
+    async def intrude(port: int):
+        for _ in range(3):
+            for name in ("server", *range(3)):
+                async with aiomqtt.Client(
+                    "127.0.0.1", port, identifier=f"fedtern-{FEDERATION}-{name}"
+                ):
+                    await asyncio.sleep(0.02)
+
+    async def scenario():
+        async with counting(mosquitto.port) as wire:
+            federation = Federation(wire.port, Plan(rounds=20, least=3, **QUICK))
+            federation.serve()
+            over = asyncio.Event()
+
+            def patiently(i):
+                async def train(weights, round):
+                    if round == 10:
+                        await over.wait()
+                    return trainer(i)(weights, round)
+
+                return train
+
+            for i in range(3):
+                federation.join(i, patiently(i))
+            await federation.until(2)
+            await intrude(mosquitto.port)
+            over.set()
+            await federation.end()
+            assert wire.connections == 4
+
+    play(scenario())
+
+
 def test_a_client_with_another_method_is_turned_away_and_the_others_go_on(mosquitto):
     async def scenario():
         federation = Federation(mosquitto.port, Plan(rounds=20, least=3, **QUICK))
@@ -254,6 +398,75 @@ def test_a_client_with_another_method_is_turned_away_and_the_others_go_on(mosqui
             federation.join(i)
         with pytest.raises(RemoteProtocolError, match="the peer's method is"):
             await stranger
+        await federation.end()
+
+    play(scenario())
+
+
+def test_a_client_with_another_model_is_told_both_and_the_others_go_on(mosquitto):
+    async def scenario():
+        federation = Federation(mosquitto.port, Plan(rounds=20, least=3, **QUICK))
+        federation.serve()
+        other = Client(4, METHOD, weights=np.zeros(7850), federation=FEDERATION)
+        theirs, ours = (terms.layout.digest.hex() for terms in (TERMS, other.terms))
+        stranger = asyncio.create_task(join(other, trainer(4), federation.broker))
+        for i in range(3):
+            federation.join(i)
+        with pytest.raises(
+            RemoteProtocolError,
+            match=rf"the peer's layout is {theirs}, ours is {ours} \(1 tensors, 7850 parameters\)",
+        ):
+            await asyncio.wait_for(stranger, 60)
+        await federation.end()
+        assert other.round == 0
+        assert not other.weights.any()
+
+    play(scenario())
+
+
+def test_uploads_of_another_model_are_refused_and_the_round_is_unharmed(mosquitto):
+    """Somebody who does not listen, and sends what fits neither this model nor this round."""
+
+    async def scenario():
+        federation = Federation(mosquitto.port, Plan(rounds=10, least=3, **QUICK))
+        federation.serve()
+        other = Client(4, METHOD, weights=np.zeros(7850), federation=FEDERATION)
+        sent = asyncio.Event()
+
+        async def patiently(weights, round):
+            await sent.wait()
+            return trainer(0)(weights, round)
+
+        federation.join(0, patiently)
+        for i in (1, 2):
+            federation.join(i)
+        data = write_upload(1, other.send(np.ones(7850)))
+        async with aiomqtt.Client("127.0.0.1", mosquitto.port) as client:
+            while not federation.stats.cohort:
+                await asyncio.sleep(0.01)
+            await client.publish(TOPICS.of("up", 4), data, qos=1)
+            while not federation.stats.refused["foreign"]:
+                await asyncio.sleep(0.01)
+        sent.set()
+        await federation.end()
+        assert federation.stats.refused["foreign"] == 1
+        assert federation.stats.counted == 30
+
+    play(scenario())
+
+
+def test_a_federation_begins_under_a_name_that_another_has_had(mosquitto):
+    async def scenario():
+        broker = Broker("127.0.0.1", mosquitto.port)
+        before = Server(START + 1, METHOD, federation=FEDERATION)
+        client = Client(0, METHOD, weights=START + 1, federation=FEDERATION)
+        plan = Plan(rounds=1, grace=0.1)
+        await asyncio.gather(serve(before, broker, plan), join(client, trainer(0), broker))
+        federation = Federation(mosquitto.port, Plan(rounds=5, least=3, **QUICK))
+        federation.serve()
+        for i in range(3):
+            await asyncio.sleep(0.5)  # in which too few are there to be called
+            federation.join(i)
         await federation.end()
 
     play(scenario())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import subprocess
 import sys
 import time
@@ -59,13 +60,29 @@ class Commands(Processes):
         self.directory = directory
 
     def start(self, name: str, *arguments: str) -> None:
-        self.running[name] = subprocess.Popen(
-            [sys.executable, "-m", "fedtern", *arguments], cwd=self.directory
-        )
+        with (self.directory / f"{name}.err").open("ab") as said:
+            self.running[name] = subprocess.Popen(
+                [sys.executable, "-m", "fedtern", *arguments], cwd=self.directory, stderr=said
+            )
+
+    def stop(self, name: str, number: signal.Signals) -> None:
+        """Kill it, or ask it to end: then it does, in good order."""
+        if number == signal.SIGKILL:
+            return self.kill(name)
+        process = self.running.pop(name)
+        process.send_signal(number)
+        code, said = process.wait(60), (self.directory / f"{name}.err").read_text()
+        assert code == 130, said
+        assert said.splitlines()[-1] == "stopped"
+        assert "Traceback" not in said
+        return None
 
 
 @pytest.mark.slow
-def test_commands_come_to_the_local_engines_bytes_even_if_they_are_killed(mosquitto, tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_commands_come_to_the_local_engines_bytes_even_if_they_are_stopped(
+    mosquitto, tmp_path, how
+):
     broker = ["--broker", f"mqtt://127.0.0.1:{mosquitto.port}", "--federation", "cli"]
     serve = ["serve", *broker, *EXPERIMENT, "--method", METHOD, "--exact", "--store", "server"]
     experiment = Experiment.of(
@@ -92,10 +109,10 @@ def test_commands_come_to_the_local_engines_bytes_even_if_they_are_killed(mosqui
         for i, arguments in join.items():
             commands.start(i, *arguments)
         until(1)
-        commands.kill("server")
+        commands.stop("server", how)
         commands.start("server", *serve)
         until(3)
-        commands.kill("1")
+        commands.stop("1", how)
         commands.start("1", *join["1"])
         for process in commands.running.values():
             assert process.wait(180) == 0
@@ -168,6 +185,15 @@ def test_a_demonstration_without_a_broker_says_what_to_install(monkeypatch):
         (["serve", "--federation", "a/b"], "a federation needs a name"),
         (["serve", "--method", "nonsense"], "there is no method 'nonsense'"),
         (["serve", "--quorum", "0"], "quorum must be at least 1, got 0"),
+        (
+            ["serve", "--clients", "4", "--participation", "1/2", "--quorum", "3"],
+            "at most 2, which",
+        ),
+        (
+            ["serve", "--clients", "4", "--exact", "--participation", "1/2", "--quorum", "3"],
+            "most 2",
+        ),
+        (["serve", "--clients", "10", "--least", "11"], "least must be at most 10, which is how"),
         (["join", "--client", "0", "--broker", "http://here"], "a broker looks like mqtt://"),
         (["join", "--client", "0", "--federation", "#"], "a federation needs a name"),
     ],
@@ -179,6 +205,21 @@ def test_what_cannot_be_done_is_one_sentence(arguments, sentence, tmp_path, monk
     (line,) = result.stderr.splitlines()
     assert line.startswith("fedtern: ")
     assert sentence in line
+
+
+@pytest.mark.parametrize("command", [["serve"], ["join", "--client", "0"]])
+@pytest.mark.parametrize(
+    "url", ["mqtts://me:hush-hush@here", "http://me:hush-hush@here", "me:hush-hush@h"]
+)
+def test_a_password_that_others_could_read_is_refused_and_shown_nowhere(
+    command, url, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, [*command, "--broker", url, "--store", "kept"])
+    assert result.exit_code == 1
+    assert "FEDTERN_MQTT_PASSWORD" in result.stderr or "a broker looks like" in result.stderr
+    assert "hush" not in result.output
+    assert not list(tmp_path.iterdir())
 
 
 def test_counters_are_shown_to_prometheus():

@@ -12,6 +12,7 @@ import pytest
 from ledger import (
     CLIENTS,
     FEDERATION,
+    METHOD,
     START,
     TERMS,
     Ledger,
@@ -20,9 +21,20 @@ from ledger import (
     trainer,
 )
 
-from fedtern import Client, RemoteProtocolError, Server, stc
-from fedtern.mqtt import Broker, Coordinator, Limits, Member, Plan, Sample, join, serve
+from fedtern import Client, Environment, RemoteProtocolError, Server, stc
+from fedtern.mqtt import (
+    Broker,
+    Coordinator,
+    Limits,
+    Member,
+    Plan,
+    Sample,
+    Scheduled,
+    join,
+    serve,
+)
 from fedtern.mqtt.topics import Announcement, Parcel, Publish, Topics, write_ask, write_upload
+from fedtern.protocol import Broadcast, Call
 
 TOPICS = Topics(FEDERATION)
 
@@ -37,7 +49,8 @@ def upload(client: Client, *, examples: int = 1) -> bytes:
 def begun(plan: Plan, clients=range(CLIENTS), limits: Limits | None = None):
     """A coordinator that knows who is there and has called the first cohort at time 1."""
     coordinator = Coordinator(new_server(), plan, limits)
-    assert coordinator.connected(0.0) == []
+    (nobody,) = coordinator.connected(0.0)
+    assert Call.open(Announcement.read(nobody.payload).message, TERMS).cohort == frozenset()
     for i in clients:
         assert coordinator.heard("alive", i, b"\1", 0.1) == []
     (call,) = coordinator.tick(1.0)
@@ -75,6 +88,15 @@ def test_nobody_is_called_before_there_are_enough_or_before_presence_is_known():
     assert coordinator.tick(6.0) == []
     assert coordinator.wakes is None  # and not in an endless loop
     assert len(coordinator.heard("alive", 3, b"\1", 7.0)) == 1
+
+
+def test_a_server_that_begins_says_so_in_the_place_of_what_was_kept_from_before():
+    (said,) = Coordinator(new_server(), Plan()).connected(0.0)
+    assert (said.topic, said.retain) == (TOPICS.round, True)
+    member = Member(new_client(0))
+    member.connected(0.0)
+    assert member.heard(said.topic, said.payload, 0.1) == []
+    assert not member.wanted
 
 
 def test_a_sample_is_drawn_from_those_present_and_others_are_turned_away():
@@ -124,13 +146,60 @@ def test_without_a_quorum_a_round_is_void_and_uploads_go_back():
     for i in range(1, CLIENTS):
         coordinator.heard("alive", i, b"", 3.0)
     assert coordinator.server.round == 0  # they may come back
-    (news,) = coordinator.tick(11.0)
+    assert coordinator.tick(11.0) == []  # and without them another would be void as well
+    assert coordinator.heard("alive", 1, b"\1", 11.5) == []
+    (news,) = coordinator.heard("alive", 2, b"\1", 11.5)
     assert coordinator.stats.void == 1
     everybody[0].heard(news.topic, news.payload, 12.0)
     assert one.round == 1
     assert one.pending is None
     assert np.array_equal(one.weights, START)
     assert one.residual.sum() == pytest.approx(10)
+
+
+def test_a_round_past_its_deadline_counts_if_those_it_lacks_come_before_another_can_begin():
+    coordinator, call = begun(Plan(deadline=10, quorum=3), clients=range(3))
+    everybody = members(coordinator, call, range(3))
+    coordinator.heard("up", 0, upload(everybody[0].client), 2.0)
+    assert coordinator.tick(11.0) == []
+    assert coordinator.wakes is None
+    assert coordinator.heard("up", 1, upload(everybody[1].client), 12.0) == []
+    assert len(coordinator.heard("up", 2, upload(everybody[2].client), 13.0)) == 1
+    assert (coordinator.server.round, coordinator.stats.counted) == (1, 3)
+    assert coordinator.stats.void == 0
+
+
+def test_who_came_back_after_the_deadline_is_called_to_the_next_round():
+    plan = Plan(Sample(share=1.0), deadline=10, quorum=2)
+    coordinator, _ = begun(plan, clients=range(2))
+    assert coordinator.tick(11.0) == []
+    coordinator.heard("alive", 0, b"\1", 12.0)
+    assert len(coordinator.heard("alive", 1, b"\1", 12.0)) == 1
+    assert coordinator.server.cohort == {0, 1}
+
+
+def test_a_cohort_too_small_for_a_quorum_is_not_called(caplog):
+    plan = Plan(Sample(share=0.5), deadline=None, quorum=2)
+    coordinator = Coordinator(new_server(), plan)
+    coordinator.connected(0.0)
+    with caplog.at_level("INFO", "fedtern.mqtt"):
+        for i in (0, 1):
+            assert coordinator.heard("alive", i, b"\1", 2.0) == []
+    assert caplog.text.count("waiting for clients: 1 present, least 2, quorum 2") == 1
+    assert len(coordinator.heard("alive", 2, b"\1", 2.0)) == 1
+    assert coordinator.server.cohort is None
+    assert coordinator.stats.cohort == 2
+
+
+def test_a_cohort_called_by_another_plan_that_is_too_small_now_does_not_hang():
+    server = Server(START, METHOD, federation=FEDERATION, cohort=[0])
+    coordinator = Coordinator(server, Plan(Sample(size=2), deadline=None, quorum=2))
+    (call,) = coordinator.connected(0.0)
+    (member,) = members(coordinator, call, [0])
+    coordinator.heard("alive", 0, b"\1", 1.0)
+    coordinator.heard("up", 0, upload(member.client), 2.0)
+    assert len(coordinator.heard("alive", 1, b"\1", 3.0)) == 1
+    assert (server.round, server.cohort) == (1, {0, 1})
 
 
 def test_a_round_waits_for_somebody_to_call_next():
@@ -174,6 +243,32 @@ def test_a_client_that_sends_too_often_is_not_listened_to_for_a_while():
     assert coordinator.server.uploaded == {0}
     coordinator.heard("up", 1, b"noise", 4.0)  # others have an allowance of their own
     assert coordinator.stats.refused["garbage"] == 5
+
+
+def test_who_has_sent_too_often_is_there_all_the_same():
+    coordinator, _ = begun(Plan(Sample(size=2)), limits=Limits(rate=0.001, burst=4))
+    for _ in range(10):
+        coordinator.heard("up", 0, b"noise", 2.0)
+    coordinator.heard("alive", 0, b"", 2.0)
+    assert 0 not in coordinator.presence.available
+    coordinator.heard("alive", 0, b"\1", 2.0)
+    assert 0 in coordinator.presence.available
+
+
+@pytest.mark.parametrize("uploaded", [True, False], ids=["late", "never"])
+def test_who_was_called_and_not_counted_says_that_it_is_there(uploaded):
+    """Or it would not be called again; training may have come to nothing that can be sent."""
+    coordinator, call = begun(Plan(Sample(share=1.0), deadline=10), clients=[0, 1])
+    first, second = members(coordinator, call, [0, 1])
+    coordinator.heard("up", 1, upload(second.client), 2.0)
+    if uploaded:
+        upload(first.client)
+    (news,) = coordinator.tick(11.0)
+    assert coordinator.presence.available == [1]
+    assert second.heard(news.topic, news.payload, 11.1) == []
+    (here,) = first.heard(news.topic, news.payload, 11.1)
+    coordinator.heard("alive", 0, here.payload, 11.2)
+    assert coordinator.presence.available == [0, 1]
 
 
 def test_a_network_that_repeats_every_upload_throttles_nobody_however_fast_rounds_are():
@@ -245,6 +340,53 @@ def test_a_catch_up_that_lost_a_part_is_asked_for_again():
     assert member.client.round == 0
 
 
+def test_parts_that_never_end_are_not_kept():
+    member = Member(new_client(4, None))
+    member.connected(0.0)
+    topic, noise = TOPICS.of("down", 4), bytes(100_000)
+    for number in range(50):
+        member.heard(topic, Parcel(number, 1 << 40, False, False, noise).write(), 1.0)
+        assert member.assembly.size <= member.assembly.longest < 3 * START.nbytes
+    for number in range(1000):
+        member.heard(topic, Parcel(number, 1 << 40, False, False, b"").write(), 1.0)
+    assert member.assembly.size == 0
+
+
+def test_garbage_does_not_put_off_a_question():
+    """Neither what cannot be read, nor what begins like an answer over and over again."""
+    member = Member(new_client(4, None))
+    member.connected(0.0)
+    topic = TOPICS.of("down", 4)
+    start, all_of_it = (Parcel(0, of, False, False, b"noise").write() for of in (5, 1))
+    for at in range(1, 20):
+        for noise in (b"", b"\xff" * 20, start, all_of_it):
+            member.heard(topic, noise, at / 4)
+    assert member.wakes <= 5.0 + 1 / 4
+    assert len(member.tick(member.wakes)) == 1
+
+
+def test_garbage_opens_no_question():
+    coordinator, call = begun(Plan(deadline=10))
+    (member,) = members(coordinator, call, [0])
+    before = member.wakes
+    for noise in (b"", Parcel(0, 1, False, False, b"noise").write()):
+        assert member.heard(TOPICS.of("down", 0), noise, 2.0) == []
+    assert member.wakes == before
+
+
+def test_an_answer_in_many_parts_takes_as_long_as_it_takes():
+    coordinator, _ = begun(Plan(), limits=Limits(packet_bytes=2000))
+    member = Member(new_client(4, None))
+    member.connected(0.0)
+    now = 0.0
+    for answer in coordinator.heard("ask", 4, write_ask(-1), 2.0):
+        now += 4.0
+        assert member.tick(now) == []
+        assert member.heard(answer.topic, answer.payload, now) == []
+    assert now > 60
+    assert member.client.round == 0
+
+
 def test_a_broadcast_too_long_for_the_broker_is_fetched_in_parcels():
     from fedtern import sgd
 
@@ -280,6 +422,30 @@ def test_a_client_that_hears_nothing_asks_and_waits_longer_each_time():
         assert ask.topic == TOPICS.of("ask", 0)
         pauses.append(member.wakes - before)
     assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+
+
+def test_a_client_that_the_broker_has_given_up_by_mistake_says_that_it_is_there():
+    """As when the last will of a connection from before a restart is heard after the new one."""
+    coordinator, call = begun(Plan(Sample(size=1), deadline=1000), clients=[0, 1])
+    for member in members(coordinator, call, [0, 1]):
+        i = member.client.client_id
+        coordinator.heard("alive", i, b"", 90.0)
+        assert i not in coordinator.presence.available
+        assert member.tick(100.0) == []
+        assert member.wakes == 120.0
+        (here,) = member.tick(120.0)
+        assert here == Publish(TOPICS.of("alive", i), b"\1", qos=1, retain=True)
+        assert member.wakes == 240.0
+        coordinator.heard("alive", i, here.payload, 120.0)
+        assert i in coordinator.presence.available
+
+
+def test_whose_uploads_count_need_not_say_that_it_is_there():
+    coordinator, call = begun(Plan(deadline=1000), clients=[0])
+    (member,) = members(coordinator, call, [0])
+    (news,) = coordinator.heard("up", 0, upload(member.client), 100.0)
+    assert member.heard(news.topic, news.payload, 100.0) == []
+    assert member.wakes == 220.0
 
 
 @pytest.mark.parametrize("noise", [b"", b"\0", bytes(30), b"\xfe" * 40, b"\x80" * 12])
@@ -319,6 +485,24 @@ def test_the_end_is_announced_and_who_is_behind_hears_of_it_with_the_rest():
     second.heard(answer.topic, answer.payload, 4.0)
     assert second.ended
     assert Parcel.read(answer.payload).ended
+
+
+def test_a_server_may_leave_when_everybody_has_left_after_the_end():
+    coordinator, call = begun(Plan(rounds=1), clients=[0, 1])
+    (member,) = members(coordinator, call, [0])
+    coordinator.heard("alive", 1, b"", 1.5)
+    assert not coordinator.deserted
+    coordinator.heard("up", 0, upload(member.client), 2.0)
+    coordinator.heard("alive", 0, b"", 2.5)
+    assert coordinator.ended
+    assert not coordinator.deserted  # client 1 may be starting again
+    coordinator.heard("alive", 1, b"\1", 3.0)
+    assert not coordinator.deserted
+    coordinator.heard("alive", 1, b"", 3.5)
+    assert coordinator.deserted
+    again = Coordinator(coordinator.server, Plan(rounds=1))
+    again.connected(4.0)
+    assert not again.deserted  # it does not know yet who there was
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a+b", "#", "x" * 201, "two\nlines"])
@@ -430,14 +614,27 @@ def test_whatever_a_network_does_rounds_go_on_and_nothing_is_lost(seed):
     [
         (lambda: Plan(deadline=0), "deadline must be positive, got 0"),
         (lambda: Plan(quorum=0), "quorum must be at least 1, got 0"),
-        (lambda: Plan(least=-1), "least must be at least 1, got -1"),
+        (lambda: Plan(least=-1), "least must be at least 1, which is the quorum, got -1"),
+        (
+            lambda: Plan(quorum=3, least=2),
+            "least must be at least 3, which is the quorum, got 2",
+        ),
+        (
+            lambda: Plan(Sample(size=2), quorum=3),
+            "quorum must be at most 2, which is how many are called, got 3",
+        ),
+        (
+            lambda: Plan(Scheduled(Environment(clients=4, participation=0.5)), quorum=3),
+            "quorum must be at most 2, which is how many are called, got 3",
+        ),
         (lambda: Plan(rounds=0), "rounds must be at least 1, got 0"),
         (lambda: Plan(grace=-1), "grace must not be negative, got -1"),
         (Sample, "give a size or a share, got None and None"),
         (lambda: Sample(size=0), "size must be at least 1, got 0"),
         (lambda: Sample(share=1.5), r"share must be in \(0, 1\], got 1.5"),
         (lambda: Limits(rate=0), "rate must be at least 0.001, got 0"),
-        (lambda: Limits(packet_bytes=10), "packet_bytes must be at least 256, got 10"),
+        (lambda: Limits(packet_bytes=300), "packet_bytes must be at least 1024, got 300"),
+        (lambda: Limits(packet_bytes=10), "packet_bytes must be at least 1024, got 10"),
         (lambda: Member(new_client(0), examples=0), "examples must be at least 1, got 0"),
     ],
 )
@@ -450,10 +647,12 @@ def test_a_server_keeps_track_of_so_many_clients_and_no_more():
     coordinator, _ = begun(Plan(), limits=Limits(clients=CLIENTS, burst=2, rate=1.0))
     for i in range(100, 200):
         coordinator.heard("alive", i, b"\1", 2.0)
+        coordinator.heard("up", i, b"noise", 2.0)
     assert coordinator.presence.here == set(range(CLIENTS))
+    assert coordinator.stats.refused["garbage"] == CLIENTS
     assert coordinator.stats.refused["rate"] + CLIENTS >= 100
     coordinator.heard("up", 0, b"noise", 50.0)  # those who were quiet are forgotten, not refused
-    assert coordinator.stats.refused["garbage"] == 1
+    assert coordinator.stats.refused["garbage"] == CLIENTS + 1
 
 
 def test_a_share_of_those_present_is_called():
@@ -477,18 +676,37 @@ def test_an_upload_may_be_limited_to_less_than_the_model():
 
 
 def test_what_training_made_of_nothing_finite_is_not_sent_and_the_client_goes_on(mosquitto):
-    """A client whose training fails in a round takes part in the next."""
+    """A client whose training fails in a round takes part in others."""
 
     async def scenario():
-        def train(weights, round):
-            return weights * np.nan if round == 1 else trainer(0)(weights, round)
-
         broker, server, client = Broker("127.0.0.1", mosquitto.port), new_server(), new_client(0)
-        plan = Plan(deadline=0.5, rounds=4, grace=0.1)
-        other = join(new_client(1), trainer(1), broker)
+        counted, failed = {}, []
+
+        def train(weights, round):
+            if not failed:
+                failed.append(round)
+                return weights * np.nan
+            return trainer(0)(weights, round)
+
+        async def other(weights, round):
+            await asyncio.sleep(0.05)  # time for the first to say that it is there
+            return trainer(1)(weights, round)
+
+        def on_round(coordinator):
+            data = server.newest_broadcast(server.round - 1)
+            counted[server.round - 1] = Broadcast.open(data, TERMS).counted
+
+        plan = Plan(Sample(share=1.0), deadline=1.0, least=2, rounds=60, grace=0.1)
         await asyncio.wait_for(
-            asyncio.gather(serve(server, broker, plan), join(client, train, broker), other), 60
+            asyncio.gather(
+                serve(server, broker, plan, on_round=on_round),
+                join(client, train, broker),
+                *(join(new_client(i), other, broker) for i in (1, 2)),
+            ),
+            60,
         )
+        assert 0 not in counted[failed[0]]
+        assert any(0 in found for round, found in counted.items() if round > failed[0])
         assert client.weights.tobytes() == server.weights.tobytes()
 
     asyncio.run(scenario())

@@ -123,6 +123,20 @@ def test_a_participant_goes_on_where_it_was_wherever_it_was_killed(tmp_path):
     assert results[0] == results[1]
 
 
+def test_a_server_stopped_between_its_last_round_and_the_test_of_it_concludes_later(tmp_path):
+    experiment = Experiment.of("logistic-digits", "stc", SOME, iterations=1)
+    dataset = experiment.make_task().load()
+    for _ in range(2):  # the second time there is nothing left to do
+        with Store(tmp_path / "server") as store:
+            host = Host(experiment, dataset, "same", tmp_path / "run", store=store)
+            if host.server.round == 0:
+                host.server.finish_round()
+            host.conclude()
+            host.conclude()
+        assert host.run.finished()
+        assert [found.round for found in host.run.rounds()] == [1]
+
+
 def test_what_a_federation_is_about_can_be_told():
     experiment = Experiment.of("logistic-digits", "stc", SOME, seed=5)
     assert understand(describe(experiment)) == experiment

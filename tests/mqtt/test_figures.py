@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,10 +24,19 @@ pytestmark = [
 
 def measured(*arguments: object) -> dict:
     command = [sys.executable, "benchmarks/mqtt.py", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stderr == ""
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
     print(done.stdout)
     return json.loads(done.stdout)
+
+
+def await_quiet(seconds: float) -> None:
+    """Wait, not for ever, until nobody else is busy on this machine: a test of speed shares it."""
+    end = time.monotonic() + seconds
+    while os.getloadavg()[0] > 1 and time.monotonic() < end:
+        time.sleep(5)
 
 
 def test_on_the_wire_a_vgg_takes_a_thousandth_both_ways_and_150_bytes_more_than_its_messages():
@@ -38,13 +49,14 @@ def test_on_the_wire_a_vgg_takes_a_thousandth_both_ways_and_150_bytes_more_than_
 def test_a_thousand_clients_play_five_rounds_a_second():
     """The best of a few: the machine may be busy with something else."""
     best = 0.0
-    for _ in range(4):
+    for _ in range(6):
         found = measured("load", "--rounds", 50)
         assert found["present"] == 1000
         assert found["counted"] == 5000
         best = max(best, found["rounds_per_second"])
         if best >= 5:
             break
+        await_quiet(60)
     assert best >= 5
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Coroutine
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from fedtern.cli.errors import one_sentence
 from fedtern.cli.progress import summary
 from fedtern.cli.session import command_line
 from fedtern.engines.local import Round
+from fedtern.experiments import Experiment
 from fedtern.mqtt import Broker, Coordinator, Limits, Plan, Sample, Scheduled, join, serve
 from fedtern.mqtt.hosting import Host, describe, understand
 from fedtern.mqtt.joining import about
@@ -27,6 +29,8 @@ from fedtern.mqtt.participant import Participant
 from fedtern.mqtt.plan import Cohorts, Everybody
 from fedtern.mqtt.topics import Topics
 from fedtern.store import Store
+
+_PASSWORD = "FEDTERN_MQTT_PASSWORD"  # the environment variable
 
 Url = Annotated[str, typer.Option("--broker", help="Like mqtt://host:1883 or mqtts://me@host.")]
 Name = Annotated[str, typer.Option(help="The federation's name.")]
@@ -40,9 +44,14 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="A line for each 
 
 
 def _broker(url: str, ca: Path | None, cert: Path | None, key: Path | None) -> Broker:
-    # Not an option: whoever lists processes can read those.
-    password = os.environ.get("FEDTERN_MQTT_PASSWORD")
-    return Broker.parse(url, password=password, ca=ca, certificate=cert, key=key)
+    password = os.environ.get(_PASSWORD)
+    place = Broker.parse(url, password=password, ca=ca, certificate=cert, key=key)
+    if Broker.parse(url).password is not None:
+        raise ValueError(
+            "a password in --broker can be read by whoever lists processes, and is kept with what"
+            f" was typed: put it into the environment variable {_PASSWORD} instead"
+        )
+    return place
 
 
 def set_up_log(verbose: bool) -> None:
@@ -78,7 +87,9 @@ def serve_command(
     store: Keep = None,
     deadline: Annotated[float, typer.Option(help="Seconds in which to upload.")] = 60.0,
     quorum: Annotated[int, typer.Option(help="Uploads without which a round is void.")] = 1,
-    least: Annotated[int, typer.Option(help="Clients to wait for before a first round.")] = 1,
+    least: Annotated[
+        int | None, typer.Option(help="Clients to wait for before a round. [default: the quorum]")
+    ] = None,
     exact: Annotated[
         bool, typer.Option(help="Call whom `fedtern run` would, and wait for all of them.")
     ] = False,
@@ -101,6 +112,7 @@ def serve_command(
         experiment = options.experiment(task, method, strict=True)
         place = _broker(broker, ca, cert, key)
         Topics(federation)  # or its name cannot be used
+        plan = _plan(experiment, None if exact else deadline, quorum, least)
         set_up_log(verbose)
         torch.set_num_threads(options.threads)
         kept = None if store is None else stack.enter_context(Store(store))
@@ -113,26 +125,44 @@ def serve_command(
             command=command_line(),
             progress=_say,
         )
-        cohorts: Cohorts = Everybody()
-        if exact:
-            cohorts = Scheduled(experiment.environment, experiment.seed)
-        elif options.participation < 1:
-            cohorts = Sample(share=options.participation, seed=experiment.seed)
-        until = None if exact else deadline
-        plan = Plan(cohorts, deadline=until, quorum=quorum, least=least, rounds=host.rounds)
         stack.enter_context(exported(host.stats, federation, metrics_port, metrics_address))
         run_to_the_end(
             serve(
                 host.server,
                 place,
-                plan,
+                replace(plan, rounds=host.rounds),
                 limits=Limits(rate=rate, packet_bytes=max_packet),
                 stats=host.stats,
                 about=describe(experiment),
                 on_round=host.moved,
             )
         )
+        host.conclude()
     typer.echo(f"kept in {host.run.path}; see it with: fedtern report {host.run.path}")
+
+
+def _plan(experiment: Experiment, deadline: float | None, quorum: int, least: int | None) -> Plan:
+    """When rounds begin and end; without a deadline as they would in ``fedtern run``."""
+    environment = experiment.environment
+    cohorts: Cohorts = Everybody()
+    if deadline is None:
+        cohorts = Scheduled(environment, experiment.seed)
+    elif environment.participation < 1:
+        cohorts = Sample(share=environment.participation, seed=experiment.seed)
+    plan = Plan(cohorts, deadline=deadline, quorum=quorum, least=least)
+    # A share of those present may be any number; there are only so many who can be.
+    if quorum > environment.cohort_size:
+        raise ValueError(
+            f"quorum must be at most {environment.cohort_size}, which is how many of"
+            f" {environment.clients} clients are called at a participation of"
+            f" {environment.participation:g}, got {quorum}"
+        )
+    if plan.needed > environment.clients:
+        raise ValueError(
+            f"least must be at most {environment.clients}, which is how many clients there are,"
+            f" got {plan.needed}"
+        )
+    return plan
 
 
 def _say(found: Round, coordinator: Coordinator) -> None:

@@ -24,13 +24,12 @@ from fedtern.mqtt.topics import (
     read_ask,
     read_upload,
 )
-from fedtern.protocol import Broadcast, Call, Server
+from fedtern.protocol import Call, Server
 from fedtern.store import DurableServer
 
 log = logging.getLogger("fedtern.mqtt")
 
 _NOBODY: frozenset[int] = frozenset()
-_AROUND = 300  # bytes of a packet that are not its payload, at most: the topic, mostly
 
 
 class Coordinator:
@@ -50,10 +49,12 @@ class Coordinator:
         self.topics = Topics(core.federation)
         self.presence = Presence(self.limits.clients)
         self._allowance = Allowance(self.limits)
+        self._payload = self.limits.longest_payload(None)
         self._called = _NOBODY
         self._missing: set[int] = set()  # who of them has not uploaded yet
         self._calling = False  # whether anybody was called to this round
         self._since = 0.0  # when that was
+        self._waiting = False  # whether it was said that there are too few to call
         self._earliest = 0.0  # before which nobody is called
         self._ticked = -1.0  # when it was last looked whether there is something to do
 
@@ -61,6 +62,12 @@ class Coordinator:
     def ended(self) -> bool:
         """Whether no other round will follow."""
         return self.plan.rounds is not None and self.server.round >= self.plan.rounds
+
+    @property
+    def deserted(self) -> bool:
+        """Whether all who ever were here have left since the end, and so know of it."""
+        known = self.presence.known
+        return self.ended and bool(known) and known <= self.presence.left
 
     @property
     def wakes(self) -> float | None:
@@ -73,22 +80,26 @@ class Coordinator:
         # What was not done then waits for somebody to be heard.
         return at if at is not None and at > self._ticked else None
 
-    def connected(self, now: float) -> list[Publish]:
+    def connected(self, now: float, longest: int | None = None) -> list[Publish]:
         """There is a connection, perhaps again: say where things stand.
 
+        ``longest`` is what the broker says that it carries, if it does, in bytes.
         Uploads may have been lost with the last one. Whoever hears the announcement sends again.
         """
         self.stats.connections += 1
+        self._payload = self.limits.longest_payload(longest)
         self.presence.forget()
         self._earliest = now + self.plan.grace
         cohort = self.server.cohort
         if not self._calling and cohort and not self.ended:  # it was called by another process
             self._calling, self._called = True, cohort
-            self._missing = set(cohort - self.server.uploaded)
-        self._since = now
-        if self.server.round == 0 and not self._calling:
-            return []
+        self._missing, self._since = set(self._called - self.server.uploaded), now
+        # Even if nobody is called yet: another federation of this name may have left its last word.
         return [self._announce(self.server.newest_broadcast(self.server.round - 1))]
+
+    def held_up(self, seconds: float) -> None:
+        """Nothing could be heard for so long: who was called has the time all the same."""
+        self._since += seconds
 
     def heard(self, kind: str, client: int, payload: bytes, now: float) -> list[Publish]:
         """A client has published something under its own id."""
@@ -96,25 +107,20 @@ class Coordinator:
         answers: list[Publish] = []
         longest = self.limits.longest_upload(self.terms.layout) if kind == UP else 16
         if len(payload) > longest:
-            self._refuse("size", client, f"{len(payload)} bytes under {kind}/, {longest} allowed")
-        elif kind == ALIVE and not payload:
-            self.presence.leave(client)
+            self.stats.refuse(
+                "size", client, f"{len(payload)} bytes under {kind}/, {longest} allowed"
+            )
+        elif kind == ALIVE:
+            # Whatever else a client has sent: who is not known to be there is never called.
+            (self.presence.heard if payload else self.presence.leave)(client)
         elif not self._allowance.spend(client, now):
-            self._refuse("rate", client, f"more than {self.limits.burst} messages at once")
+            self.stats.refuse("rate", client, f"more than {self.limits.burst} messages at once")
         elif kind == UP:
             self._upload(client, payload)
         elif kind == ASK:
             answers = self._catch_up(client, payload)
-        elif kind == ALIVE:
-            self.presence.heard(client)
         self.stats.present = len(self.presence.here)
         return answers + self.tick(now)
-
-    def _refuse(self, reason: str, client: int, why: object) -> None:
-        self.stats.refused[reason] += 1
-        # A network does these by itself; and who floods a server should not flood its log.
-        usual = reason in ("duplicate", "late", "not called", "rate")
-        log.log(logging.DEBUG if usual else logging.WARNING, "refused client %s: %s", client, why)
 
     def _upload(self, client: int, payload: bytes) -> None:
         barred = not self.plan.cohorts.open and client not in self._called
@@ -126,7 +132,7 @@ class Coordinator:
                 self.server.receive(client, data, examples)
         except (DecodeError, RemoteProtocolError) as error:
             reason = reason_of(error, barred)
-            self._refuse(reason, client, error)
+            self.stats.refuse(reason, client, error)
             if reason in ("garbage", "foreign"):
                 return
         else:
@@ -140,13 +146,13 @@ class Coordinator:
                 data = self.server.catch_up(client, read_ask(payload))
         except (DecodeError, RemoteProtocolError) as error:
             garbage = isinstance(error, DecodeError)
-            self._refuse("garbage" if garbage else "foreign", client, error)
+            self.stats.refuse("garbage" if garbage else "foreign", client, error)
             return []
         self.presence.heard(client)
         self.stats.catch_ups += 1
         called = self._calling and (self.plan.cohorts.open or client in self._called)
-        limit, topic = self.limits.packet_bytes - _AROUND, self.topics.of("down", client)
-        parts = parcels(data, limit, called=called and not self.ended, ended=self.ended)
+        topic = self.topics.of("down", client)
+        parts = parcels(data, self._payload, called=called and not self.ended, ended=self.ended)
         answers = [Publish(topic, parcel.write()) for parcel in parts]
         self.stats.catch_up_bytes += sum(len(answer.payload) for answer in answers)
         return answers
@@ -163,8 +169,13 @@ class Coordinator:
             return []
         if len(self.server.uploaded) >= self.plan.quorum:
             return self._finish(now)
-        # Too few, and nobody else to wait for: those who left may be back before the deadline.
-        return self._finish(now) if late and self._choose() else []
+        # Another plan's cohort, from before a restart: all of it would be too few.
+        hopeless = not self.plan.cohorts.open and len(self._called) < self.plan.quorum
+        if not late and not hopeless:
+            return []  # those who left may be back before the deadline
+        # A round that cannot count is better left open than followed by another.
+        self._give_up()
+        return self._finish(now) if self._choose() else []
 
     def _awaiting(self) -> bool:
         """Whether an upload may still come."""
@@ -173,31 +184,38 @@ class Coordinator:
             return bool(self._missing)
         return not self._missing <= self.presence.left
 
-    def _enough(self) -> bool:
-        return len(self.presence.here) - len(self.presence.silent) >= self.plan.least
+    def _give_up(self) -> None:
+        """Wait no longer for those who were called and have not answered."""
+        self.presence.unanswered(self._missing - self.presence.left)
+        self._missing.clear()
 
-    def _choose(self, ahead: int = 1) -> frozenset[int]:
-        """The cohort of a round to come, if enough are present or it does not matter who is."""
-        if not self.plan.cohorts.regardless and not self._enough():
-            return _NOBODY
-        available = self.presence.available
-        return frozenset(self.plan.cohorts.choose(self.server.round + ahead, available))
+    def _choose(self) -> frozenset[int]:
+        return self.plan.choose(self.server.round + 1, self.presence)
 
     def _call(self, now: float) -> list[Publish]:
         """Call a cohort to a round that has none, if enough are present."""
-        if not self._enough():
-            return []
+        if self.presence.count < self.plan.needed:
+            return self._wait()
         if self.server.cohort is not None:
             # Nobody could upload to this one: a round without uploads takes its place.
-            return self._finish(now) if self._choose() else []
-        if not (cohort := self._choose(ahead=0)):
-            return []
+            return self._finish(now) if self._choose() else self._wait()
+        if not (cohort := self.plan.choose(self.server.round, self.presence)):
+            return self._wait()
         self._begin(cohort, now)
         return [self._announce(None)]
+
+    def _wait(self) -> list[Publish]:
+        if not self._waiting:  # or every sign of life would be a line
+            here, needed, quorum = self.presence.count, self.plan.needed, self.plan.quorum
+            said = "round %s: waiting for clients: %s present, least %s, quorum %s"
+            log.info(said, self.server.round, here, needed, quorum)
+        self._waiting = True
+        return []
 
     def _begin(self, cohort: frozenset[int], now: float) -> None:
         self._calling, self._called, self._since = bool(cohort), cohort, now
         self._missing = set(cohort - self.server.uploaded)
+        self._waiting = False
         self.presence.left.clear()
         self.stats.cohort = len(cohort)
         log.debug("round %s: called %s of %s", self.server.round, len(cohort), self.stats.present)
@@ -211,30 +229,20 @@ class Coordinator:
             log.warning("round %s: void, %s of %s uploads", self.server.round, got, called)
             for client in uploaded:
                 self.server.discard(client)
-        self.presence.unanswered(self._called - uploaded - self.presence.left)
+        self._give_up()
         last = self.plan.rounds is not None and self.server.round + 1 >= self.plan.rounds
         cohort = _NOBODY if last else self._choose()
         everybody = self.plan.cohorts.open and cohort
         with self.stats.phase("aggregate"):
             broadcast = self.server.finish_round(None if everybody else cohort)
-        self._count(broadcast, now)
+        self._allowance.round_ended()
+        self.stats.ended(broadcast, self._called, now - self._since)
         self._begin(cohort, now)
         return [self._announce(broadcast.data)]
 
-    def _count(self, broadcast: Broadcast, now: float) -> None:
-        self.stats.rounds += 1
-        self._allowance.round_ended()
-        self.stats.counted += len(broadcast.counted)
-        self.stats.seconds["waiting"] += now - self._since
-        counted, missing = len(broadcast.counted), len(self._called - broadcast.counted)
-        size = len(broadcast.data)
-        log.debug(
-            "round %s: counted %s, missing %s, %s bytes", broadcast.round, counted, missing, size
-        )
-
     def _announce(self, message: bytes | None) -> Publish:
         """Where things stand, for everybody."""
-        if message is None or len(message) + _AROUND > self.limits.packet_bytes:
+        if message is None or len(message) > self._payload:
             cohort = None if self.plan.cohorts.open and self._called else self._called
             message = Call.seal(self.server.stamp, self.server.round, cohort, self.terms)
         payload = Announcement(message, self.plan.deadline, self.ended).write()

@@ -36,7 +36,8 @@ def understand(about: bytes) -> Experiment:
 class Host:
     """Tests the model every so often and keeps a run's directory.
 
-    Pass ``server`` and ``stats`` to ``serve`` and ``moved`` as its ``on_round``. Of what goes down,
+    Pass ``server`` and ``stats`` to ``serve`` and ``moved`` as its ``on_round``, and ``conclude``
+    when it has ended. Of what goes down,
     an announcement counts once for everybody present; the means are those over a cohort (up) and
     over the present (down).
     """
@@ -104,6 +105,14 @@ class Host:
             if coordinator.ended:
                 self.run.finish()
             self.progress(found, coordinator)
+
+    def conclude(self) -> None:
+        """The federation has ended; perhaps a process was stopped before it could say so."""
+        if not self.run.finished():
+            found = self.run.rounds()
+            if not found or found[-1].iteration < self.iteration:
+                self.run.record(self._evaluate())
+            self.run.finish()
 
     def _evaluate(self) -> Round:
         begin = time.monotonic()

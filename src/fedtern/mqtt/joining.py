@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike
 from fedtern.errors import NonFiniteError
 from fedtern.extras import require
 from fedtern.layout import Vector
-from fedtern.mqtt.broker import Attempts, Broker, Line, connect
+from fedtern.mqtt.broker import Attempts, Broker
+from fedtern.mqtt.line import Line, connect
 from fedtern.mqtt.member import Member
 from fedtern.mqtt.topics import DOWN, Topics
 from fedtern.protocol import Client
@@ -56,15 +57,16 @@ async def join(
     aiomqtt = require("aiomqtt", "mqtt", "fedtern.mqtt.join")
     member = Member(client, examples)
     topics, attempts = member.topics, Attempts(broker)
-    name = f"fedtern-{topics.federation}-{client.client_id}"
+    # The same for all its connections: a new one ends the last, whose will is heard before it.
+    name = topics.identifier(client.client_id)
     while True:
         try:
             async with connect(broker, name, member.farewell()) as line:
-                attempts.succeeded()
+                attempts.connected()
                 await line.publish(member.connected(time.monotonic()))
                 # At most once: what a connection loses, catching up brings back.
                 for topic in (topics.of(DOWN, client.client_id), topics.round):
-                    await line.client.subscribe(topic, qos=0)
+                    await line.subscribe(topic, qos=0)
                 log.info("joined %s on %s", topics.federation, broker.address)
                 try:
                     await _converse(line, member, train, on_upload, on_round)
@@ -86,7 +88,8 @@ async def _converse(
 ) -> None:
     refused = -1  # a round whose training came to nothing that can be sent
     while not member.ended:
-        if member.wanted and member.client.round != refused:
+        # What came during a long training is heard first: it may be for rounds that are over.
+        if member.wanted and member.client.round != refused and line.idle:
             data = await _trained(member, train)
             if data is None:
                 refused = member.client.round
@@ -130,9 +133,9 @@ async def about(broker: Broker, federation: str, client: int) -> bytes:
     topics, attempts = Topics(federation), Attempts(broker)
     while True:
         try:
-            async with connect(broker, f"fedtern-{federation}-{client}", None) as line:
-                attempts.succeeded()
-                await line.client.subscribe(topics.about, qos=1)
+            async with connect(broker, topics.identifier(client), None) as line:
+                attempts.connected()
+                await line.subscribe(topics.about, qos=1)
                 found = await line.hear(5.0)
                 if found is None:
                     log.info("waiting for somebody to serve %s", federation)

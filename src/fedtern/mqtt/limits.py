@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from fedtern.layout import Layout
 
+_AROUND = 300  # bytes of a packet that are not its payload, at most: the topic, mostly
+LEAST = 1024  # bytes of a packet with which there is something to gain
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -16,7 +19,7 @@ class Limits:
         rate: messages a second that a client may send on average, besides two a round; uploads
             that were accepted are not counted.
         burst: how many of them it may send at once.
-        packet_bytes: the longest message that the broker carries.
+        packet_bytes: the longest message; less where the broker says that it carries less.
         clients: how many a server keeps track of.
 
     """
@@ -28,7 +31,7 @@ class Limits:
     clients: int = 100_000
 
     def __post_init__(self) -> None:
-        for name, least in (("rate", 0.001), ("burst", 1), ("packet_bytes", 256), ("clients", 1)):
+        for name, least in (("rate", 0.001), ("burst", 1), ("packet_bytes", LEAST), ("clients", 1)):
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
@@ -37,6 +40,10 @@ class Limits:
         if self.upload_bytes is not None:
             return self.upload_bytes
         return 4 * layout.size + 8 * len(layout.names) + 1024
+
+    def longest_payload(self, carried: int | None) -> int:
+        """What a server's message may take, given the longest that the broker carries."""
+        return min(self.packet_bytes, carried or self.packet_bytes) - _AROUND
 
 
 _A_ROUND = 2.0  # messages for which there may be a reason: a repeated upload, a question

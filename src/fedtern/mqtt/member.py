@@ -6,9 +6,11 @@ Like ``Coordinator``, it is told what is heard and when, and returns what is to 
 from __future__ import annotations
 
 import logging
+import math
 
 from fedtern.envelope import BROADCAST
 from fedtern.errors import DecodeError, MissedRounds
+from fedtern.mqtt.assembly import Assembly
 from fedtern.mqtt.topics import (
     ALIVE,
     ASK,
@@ -28,6 +30,9 @@ from fedtern.store import DurableClient
 log = logging.getLogger("fedtern.mqtt")
 
 _RETRY, _MOST = 5.0, 300.0  # seconds before a question is asked again, at first and at most
+# Seconds after which the server may have lost sight of us: by the last will of an older connection,
+# if nothing else.
+_SIGN = 120.0
 
 
 class Member:
@@ -41,9 +46,10 @@ class Member:
         self.topics = Topics(core.federation)
         self._called_to = -1  # the last round that this client is known to be called to
         self._last: int | None = None  # the round that the federation has ended at
-        self._parts: list[bytes] = []
+        self.assembly = Assembly(core.terms.layout)
         self._deadline: float | None = None
         self._heard = 0.0  # when the last announcement came
+        self._said = 0.0  # when the server last heard that this client is there
         self._asked: float | None = None  # when the last question was asked, if it is open
         self._retry = _RETRY
 
@@ -63,39 +69,53 @@ class Member:
         """When ``tick`` has something to do if nothing else happens before."""
         if self._asked is not None:
             return self._asked + self._retry
-        if self._deadline is None or self._last is not None:
+        if self._last is not None:
             return None
-        # A round and a half: an announcement should have come, even if it was void.
+        return min(self._said + _SIGN, self._doubts)
+
+    @property
+    def _doubts(self) -> float:
+        """When an announcement should have come: after a round and a half, even if it was void."""
+        if self._deadline is None:
+            return math.inf
         return self._heard + 1.5 * self._deadline + self._retry
 
     def connected(self, now: float) -> list[Publish]:
         """There is a connection, perhaps again."""
-        self._heard, self._asked, self._parts = now, None, []
-        here = [self._sign(HERE)]
+        self._heard, self._asked = now, None
+        self.assembly.clear()
+        here = self._here(now)
         return here if self.client.round >= 0 else here + self._ask(now)
 
     def farewell(self) -> Publish:
         """What the last will says, said in person."""
         return self._sign(GONE)
 
+    def _here(self, now: float) -> list[Publish]:
+        self._said = now
+        return [self._sign(HERE)]
+
     def _sign(self, payload: bytes) -> Publish:
         topic = self.topics.of(ALIVE, self.client.client_id)
         return Publish(topic, payload, qos=1, retain=True)
 
     def tick(self, now: float) -> list[Publish]:
-        """Ask, or ask again, if it has been quiet for too long."""
+        """Ask, or ask again, if it has been quiet for too long; say that somebody is here."""
         if self.wakes is None or now < self.wakes:
             return []
         if self._asked is not None:
             self._retry = min(2 * self._retry, _MOST)
             log.warning("no answer in %.0f s: asking again", now - self._asked)
+        elif now < self._doubts:
+            return self._here(now)
         self._asked = None
         return self._ask(now)
 
     def _ask(self, now: float) -> list[Publish]:
         if self._asked is not None:
             return []
-        self._asked, self._parts = now, []
+        self._asked = self._said = now
+        self.assembly.asked()
         topic = self.topics.of(ASK, self.client.client_id)
         return [Publish(topic, write_ask(self.client.round), qos=1)]
 
@@ -110,14 +130,13 @@ class Member:
                 return self._announced(Announcement.read(payload), now)
             return self._parcel(Parcel.read(payload), now)
         except DecodeError as error:
+            # If it was the answer to a question, that is still open, since when it was asked.
             log.warning("ignored %s bytes on %s: %s", len(payload), topic, error)
-            if topic != self.topics.round:
-                self._asked = now  # if it was the answer, the question is still open
             return []
 
     def _announced(self, news: Announcement, now: float) -> list[Publish]:
         call = Call.open(news.message, self.terms)
-        before, here = self.client.pending, self.client.round
+        here, called = self.client.round, self._called_to == self.client.round
         if call.head.round < here:
             return []  # what the broker kept from before
         self._deadline, self._heard = news.deadline, now
@@ -133,32 +152,31 @@ class Member:
             self._called_to = self.client.round
             if here == call.head.round and self.client.pending is not None:
                 return [self.upload(self.client.pending)]  # it may not have arrived
-        lost = before is not None and here < self.client.round and not self._counted(news.message)
-        return [self._sign(HERE)] if lost else []  # or the server may think that nobody is here
+        if not called or here == self.client.round:
+            return []
+        self._said = now
+        # Not counted: the server may think that nobody is here.
+        return [] if self._counted(news.message) else self._here(now)
 
     def _counted(self, broadcast: bytes) -> bool:
         _, reader = self.terms.open(broadcast, BROADCAST)
         return self.client.client_id in reader.ids()
 
     def _settled(self) -> None:
-        self._asked, self._retry, self._parts = None, _RETRY, []
+        self._asked, self._retry = None, _RETRY
+        self.assembly.clear()
 
     def _parcel(self, parcel: Parcel, now: float) -> list[Publish]:
-        if parcel.number != len(self._parts):
-            self._parts = []  # of another answer, or one that has lost a part
-            if parcel.number:
-                return []
-        self._parts.append(parcel.part)
-        self._heard = now
-        if self._asked is not None:
-            self._asked = now  # it takes as long as it takes
-        if len(self._parts) < parcel.of:
+        if self.assembly.add(parcel) and self._asked is not None:
+            self._asked = now  # it takes as long as it takes, while it comes nearer
+        if (data := self.assembly.take(parcel.of)) is None:
             return []
-        data, self._parts, self._asked = b"".join(self._parts), [], None
         try:
             self.client.receive(data)
         except MissedRounds:
+            self._asked = None
             return self._ask(now)
+        self._heard = now
         self._settled()
         if parcel.ended:
             self._last = self.client.round

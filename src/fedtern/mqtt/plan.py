@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from fedtern.environment import Environment
+from fedtern.mqtt.presence import Presence
 
 
 class Cohorts(Protocol):
@@ -24,6 +25,11 @@ class Cohorts(Protocol):
         """Whether it does not matter who is present."""
         ...
 
+    @property
+    def most(self) -> int | None:
+        """The size of the largest cohort; None if that depends on who is present."""
+        ...
+
     def choose(self, round: int, present: Sequence[int]) -> Sequence[int]:
         """The clients of a round; nobody to wait for others."""
         ...
@@ -35,6 +41,7 @@ class Everybody:
 
     open: bool = field(default=True, init=False)
     regardless: bool = field(default=False, init=False)
+    most: None = field(default=None, init=False)
 
     def choose(self, round: int, present: Sequence[int]) -> Sequence[int]:
         """All of them."""
@@ -63,6 +70,11 @@ class Sample:
         if self.share is not None and not 0 < self.share <= 1:
             raise ValueError(f"share must be in (0, 1], got {self.share}")
 
+    @property
+    def most(self) -> int | None:
+        """The size, if there is one."""
+        return self.size
+
     def choose(self, round: int, present: Sequence[int]) -> Sequence[int]:
         """As many as were asked for; all where there are fewer."""
         size = self.size if self.share is None else max(int(self.share * len(present) + 0.5), 1)
@@ -82,6 +94,11 @@ class Scheduled:
     open: bool = field(default=False, init=False)
     regardless: bool = field(default=True, init=False)
 
+    @property
+    def most(self) -> int:
+        """The environment's."""
+        return self.environment.cohort_size
+
     def choose(self, round: int, present: Sequence[int]) -> Sequence[int]:
         """The round's cohort."""
         return self.environment.cohort(self.seed, round)
@@ -95,9 +112,11 @@ class Plan:
         cohorts: who is called.
         deadline: seconds that those have who were called; None to wait for all of them, however
             long, even if they leave.
-        quorum: uploads without which a round does not count: they go back into the residuals.
-        least: clients that must be present before any are called.
-        rounds: after so many the federation ends; None for never.
+        quorum: uploads without which a round does not count: they go back into the residuals. Nor
+            is a cohort called that is smaller.
+        least: clients that must be present before any are called; by default the quorum.
+        rounds: after so many the federation ends, those that did not count included; None for
+            never.
         grace: seconds after a connection before a first call, in which presence becomes known.
 
     """
@@ -105,17 +124,37 @@ class Plan:
     cohorts: Cohorts = field(default_factory=Everybody)
     deadline: float | None = 60.0
     quorum: int = 1
-    least: int = 1
+    least: int | None = None
     rounds: int | None = None
     grace: float = 1.0
 
     def __post_init__(self) -> None:
         if self.deadline is not None and not 0 < self.deadline < 1e9:
             raise ValueError(f"deadline must be positive, got {self.deadline}")
-        for name in ("quorum", "least"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.quorum < 1:
+            raise ValueError(f"quorum must be at least 1, got {self.quorum}")
+        if self.cohorts.most is not None and self.quorum > self.cohorts.most:
+            raise ValueError(
+                f"quorum must be at most {self.cohorts.most}, which is how many are called, got"
+                f" {self.quorum}"
+            )
+        if self.least is not None and self.least < self.quorum:
+            raise ValueError(
+                f"least must be at least {self.quorum}, which is the quorum, got {self.least}"
+            )
         if self.rounds is not None and self.rounds < 1:
             raise ValueError(f"rounds must be at least 1, got {self.rounds}")
         if not self.grace >= 0:
             raise ValueError(f"grace must not be negative, got {self.grace}")
+
+    @property
+    def needed(self) -> int:
+        """How many must be present."""
+        return self.quorum if self.least is None else self.least
+
+    def choose(self, round: int, presence: Presence) -> frozenset[int]:
+        """The clients of a round; nobody where too few are present for it to count."""
+        if not self.cohorts.regardless and presence.count < self.needed:
+            return frozenset()
+        cohort = frozenset(self.cohorts.choose(round, presence.available))
+        return cohort if len(cohort) >= self.quorum else frozenset()

@@ -13,6 +13,7 @@ class Presence:
     def __init__(self, most: int) -> None:
         self.most = most
         self.here: set[int] = set()
+        self.known: set[int] = set()  # who ever was
         self.left: set[int] = set()  # since the last call
         self.silent: set[int] = set()
 
@@ -24,6 +25,8 @@ class Presence:
         """A sign of life."""
         if client in self.here or len(self.here) < self.most:
             self.here.add(client)
+        if len(self.known) < self.most:
+            self.known.add(client)
         self.left.discard(client)
         self.silent.discard(client)
 
@@ -34,9 +37,14 @@ class Presence:
         self.here.discard(client)
         self.silent.discard(client)
 
-    def unanswered(self, clients: frozenset[int]) -> None:
+    def unanswered(self, clients: set[int]) -> None:
         """These were called and did not answer in time."""
         self.silent |= clients & self.here
+
+    @property
+    def count(self) -> int:
+        """How many may be called."""
+        return len(self.here) - len(self.silent)  # asked with every message, so not by making sets
 
     @property
     def available(self) -> list[int]:

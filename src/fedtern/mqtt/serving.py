@@ -8,9 +8,10 @@ import time
 from collections.abc import Awaitable, Callable
 
 from fedtern.extras import require
-from fedtern.mqtt.broker import Attempts, Broker, Line, connect
+from fedtern.mqtt.broker import Attempts, Broker
 from fedtern.mqtt.coordinator import Coordinator
 from fedtern.mqtt.limits import Limits
+from fedtern.mqtt.line import Line, connect
 from fedtern.mqtt.plan import Plan
 from fedtern.mqtt.stats import Stats
 from fedtern.mqtt.topics import ALIVE, ASK, UP, Publish
@@ -31,24 +32,26 @@ async def serve(
     stats: Stats | None = None,
     about: bytes | None = None,
     on_round: OnRound | None = None,
-    linger: float = 10.0,
+    linger: float = 60.0,
 ) -> None:
     """Run a federation until its plan's rounds are over, or until it is cancelled.
 
     The server's ``federation`` names the topics. With a ``DurableServer`` it goes on after a kill
     where it was. ``on_round`` is called after each round, and waited for; ``about`` is kept under
-    the topic of that name. After the last round, clients have ``linger`` seconds to catch up.
+    the topic of that name. After the last round, clients that are behind or away have ``linger``
+    seconds to hear of it; it ends before if all have.
     """
     aiomqtt = require("aiomqtt", "mqtt", "fedtern.mqtt.serve")
     coordinator = Coordinator(server, plan, limits, stats)
     topics, attempts = coordinator.topics, Attempts(broker)
+    name = topics.identifier("server")
     while True:
         try:
-            async with connect(broker, f"fedtern-{topics.federation}-server", None) as line:
-                attempts.succeeded()
+            async with connect(broker, name, None) as line:
+                attempts.connected()
                 # At most once, as everything goes: whoever is not answered says it again.
                 for kind in (UP, ASK, ALIVE):
-                    await line.client.subscribe(topics.of(kind, "+"), qos=0)
+                    await line.subscribe(topics.of(kind, "+"), qos=0)
                 if about is not None:
                     await line.publish([Publish(topics.about, about, qos=1, retain=True)])
                 log.info("serving %s on %s", topics.federation, broker.address)
@@ -61,7 +64,7 @@ async def serve(
 async def _converse(
     line: Line, coordinator: Coordinator, on_round: OnRound | None, linger: float
 ) -> None:
-    answers = coordinator.connected(time.monotonic())
+    answers = coordinator.connected(time.monotonic(), line.longest)
     end: float | None = None
     while True:
         with coordinator.stats.phase("publish"):
@@ -69,7 +72,7 @@ async def _converse(
         now = time.monotonic()
         if coordinator.ended:
             end = now + linger if end is None else end
-            if now >= end or (answers == [] and not coordinator.presence.here):
+            if now >= end or coordinator.deserted:
                 return
         wakes = end if end is not None else coordinator.wakes
         message = await line.hear(None if wakes is None else max(wakes - now, 0.0))
@@ -77,12 +80,13 @@ async def _converse(
         answers = _answers(coordinator, message)
         if coordinator.server.round > rounds and on_round is not None:
             # The cohort hears of its round first: it can train in the meantime.
-            announced, answers = answers, []
+            announced, answers, began = answers, [], time.monotonic()
             try:
                 await line.publish(announced)
             finally:  # the round has ended, whether or not anybody could be told
                 if inspect.isawaitable(waiting := on_round(coordinator)):
                     await waiting
+            coordinator.held_up(time.monotonic() - began)
 
 
 def _answers(coordinator: Coordinator, message: tuple[str, bytes] | None) -> list[Publish]:

@@ -1,11 +1,15 @@
-"""What a server has done so far: counters that only grow, and two that do not."""
+"""What a server has done so far, as lines of a log and as counters: two of them may shrink."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
 from fedtern.engines.meter import Phase
 from fedtern.errors import DecodeError, DuplicateUpload, LateUpload, RemoteProtocolError
+from fedtern.protocol import Broadcast
+
+log = logging.getLogger("fedtern.mqtt")
 
 PHASES = ("waiting", "decode", "aggregate", "catch-up", "publish")
 REASONS = ("duplicate", "late", "not called", "garbage", "foreign", "size", "rate")
@@ -36,6 +40,22 @@ class Stats:
     def phase(self, name: str) -> Phase:
         """Time what happens inside."""
         return Phase(self.seconds, name)
+
+    def refuse(self, reason: str, client: int, why: object) -> None:
+        """A message was not listened to."""
+        self.refused[reason] += 1
+        # A network does these by itself; and who floods a server should not flood its log.
+        usual = reason in ("duplicate", "late", "not called", "rate")
+        log.log(logging.DEBUG if usual else logging.WARNING, "refused client %s: %s", client, why)
+
+    def ended(self, broadcast: Broadcast, called: frozenset[int], waited: float) -> None:
+        """A round has ended, so many seconds after somebody was called to it."""
+        self.rounds += 1
+        self.counted += len(broadcast.counted)
+        self.seconds["waiting"] += waited
+        counted, missing = len(broadcast.counted), len(called - broadcast.counted)
+        said = "round %s: counted %s, missing %s, %s bytes"
+        log.debug(said, broadcast.round, counted, missing, len(broadcast.data))
 
 
 def reason_of(error: DecodeError | RemoteProtocolError, barred: bool) -> str:

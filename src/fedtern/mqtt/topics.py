@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -50,6 +51,13 @@ class Topics:
     def about(self) -> str:
         """What is learned here, for clients that were not told."""
         return f"fedtern/{self.federation}/about"
+
+    def identifier(self, who: int | str) -> str:
+        """What a broker may know somebody by; never the same twice.
+
+        A broker hangs up on whoever has the identifier that somebody else connects with.
+        """
+        return f"fedtern-{self.federation}-{who}-{secrets.token_hex(8)}"
 
     def of(self, kind: str, client: int | str) -> str:
         """A client's topic; ``+`` in place of a client is those of all."""

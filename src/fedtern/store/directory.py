@@ -56,7 +56,8 @@ class Store:
         self._failed: OSError | None = None
         self._snapshot_bytes = 0
         with self._errors("open"):
-            self.path.mkdir(parents=True, exist_ok=True)
+            # What a client has learned is nobody else's business.
+            self.path.mkdir(0o700, parents=True, exist_ok=True)
             sync_directory(self.path.parent)
             try:
                 self._lock = Lock(self.path)
