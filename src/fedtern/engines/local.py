@@ -105,11 +105,12 @@ class Federation:
 
     def exchange(self, cohort: list[int]) -> tuple[list[int], list[tuple[int, float]]]:
         """Let a cohort catch up, train and upload; their bytes down, and up with the paper's."""
-        # Other processes, if there are any, have begun when this returns.
+        # Other processes, if there are any, have begun when this returns. What is done beside them
+        # is done bit by bit, or one of them would be held up by all of it.
         outcomes = self.trainer.train(self.witness.weights, (self._job(i) for i in cohort))
-        down = [self._download(i) for i in cohort]
-        up = []
+        down, up = [], []
         for i in cohort:
+            down.append(self._download(i))
             with self.meter.phase("train"):
                 trained = next(outcomes)
             up.append(self._upload(i, trained))

@@ -29,6 +29,7 @@ def work(
     orders: tuple[int, int],
     pipe: Connection,
     others: list[Connection],
+    core: int | None,
 ) -> None:
     """Follow orders until there are no more; ``others`` are closed first.
 
@@ -41,6 +42,9 @@ def work(
     for other in others:
         other.close()
     torch.set_num_threads(1)
+    if core is not None:
+        # Or the parent's short turns would move workers about, and their caches would not follow.
+        os.sched_setaffinity(0, {core})
     local.model.share(weights)
     while order := os.read(reading, ORDER.size):
         kind, number, *rest = ORDER.unpack(order)

@@ -60,11 +60,11 @@ class ParallelTraining:
         reading, self._orders = os.pipe()
         context = multiprocessing.get_context("fork")
         self._workers: list[_Worker] = []
-        for _ in range(workers):
+        for core in _cores_for(workers):
             ours, theirs = context.Pipe()
             others = [worker.pipe for worker in self._workers] + [ours]
             orders = (reading, self._orders)
-            arguments = (local, self._weights, self._blocks, orders, theirs, others)
+            arguments = (local, self._weights, self._blocks, orders, theirs, others, core)
             process = context.Process(target=work, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -182,6 +182,12 @@ class ParallelTraining:
             worker.process.join(5)
             if worker.process.is_alive():
                 worker.process.kill()
+
+
+def _cores_for(workers: int) -> list[int | None]:
+    """A core for each worker, where there is exactly one for each."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return [*cores] if len(cores) == workers else [None] * workers
 
 
 def _reserve(size: int, clients: int, least: int) -> Blocks:
