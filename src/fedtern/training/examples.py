@@ -64,7 +64,11 @@ class Examples:
         inputs = self.inputs.index_select(0, at)  # in a fraction of the time that inputs[at] takes
         if self.augment is not None and rng is not None:
             inputs = self.augment(inputs, rng())
-        return self._seen(inputs), self.labels.index_select(0, at)
+        seen = self._seen(inputs)
+        if seen.dim() == 4 and self.inputs.is_contiguous(memory_format=torch.channels_last):
+            # That of a single channel can be told by its strides only, and convolutions go by them.
+            seen = seen.to(memory_format=torch.channels_last)
+        return seen, self.labels.index_select(0, at)
 
     def chunks(self, size: int, number: int = 0, of: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
         """All examples in order, ``size`` at a time, without augmentation.
