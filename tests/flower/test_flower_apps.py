@@ -820,7 +820,21 @@ def test_evaluations_that_nobody_has_weighed_are_left_out_and_said(tmp_path, sai
     made.evaluate()(unweighed)
     result = federate(DirectGrid(tmp_path, [made]), 1)
     assert "mean" not in result.evaluate_metrics_clientapp[1]
-    assert "1 nodes report other metrics than ['mean'], or no 'num-examples'" in said.text
+    expected = "1 nodes report other metrics than ['mean'] in 'metrics', or no 'num-examples'"
+    assert expected in said.text
+
+
+def test_a_record_of_another_name_is_left_out_and_ends_nothing(tmp_path, said):
+    def elsewhere(message, context):
+        found = MetricRecord({"mean": 1.0, "num-examples": 1})
+        return Message(RecordDict({"other": found}), reply_to=message)
+
+    odd = ClientApp(mods=[compression()])
+    odd.train()(train)
+    odd.evaluate()(elsewhere)
+    result = federate(DirectGrid(tmp_path, [app(), app(), odd]), 2)
+    assert result.evaluate_metrics_clientapp[2]["mean"] != 1.0
+    assert "1 nodes report other metrics than ['mean', 'num-examples'] in 'metrics'" in said.text
 
 
 def test_what_is_no_strategy_is_refused():
