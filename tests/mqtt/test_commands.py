@@ -79,10 +79,7 @@ class Commands(Processes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_commands_come_to_the_local_engines_bytes_even_if_they_are_stopped(
-    mosquitto, tmp_path, how
-):
+def test_commands_come_to_the_local_engines_bytes_even_if_they_are_stopped(mosquitto, tmp_path):
     broker = ["--broker", f"mqtt://127.0.0.1:{mosquitto.port}", "--federation", "cli"]
     serve = ["serve", *broker, *EXPERIMENT, "--method", METHOD, "--exact", "--store", "server"]
     experiment = Experiment.of(
@@ -108,12 +105,17 @@ def test_commands_come_to_the_local_engines_bytes_even_if_they_are_stopped(
         join = {str(i): ["join", *broker, "--client", str(i), "--store", str(i)] for i in range(3)}
         for i, arguments in join.items():
             commands.start(i, *arguments)
-        until(1)
-        commands.stop("server", how)
-        commands.start("server", *serve)
-        until(3)
-        commands.stop("1", how)
-        commands.start("1", *join["1"])
+        stops = [
+            ("server", signal.SIGKILL),
+            ("1", signal.SIGKILL),
+            ("server", signal.SIGTERM),
+            ("1", signal.SIGINT),
+            ("server", signal.SIGINT),
+        ]
+        for lines, (name, how) in enumerate(stops, 1):
+            until(lines)
+            commands.stop(name, how)
+            commands.start(name, *(serve if name == "server" else join[name]))
         for process in commands.running.values():
             assert process.wait(180) == 0
     torch.set_num_threads(1)
