@@ -10,9 +10,16 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from fedtern.mqtt.local_broker import find_mosquitto
 
 MOSQUITTO = find_mosquitto()
+
+
+def need_broker() -> None:
+    if MOSQUITTO is None:
+        pytest.skip("NO MQTT BROKER: install mosquitto, or these tests show nothing")
 
 
 def free_port() -> int:

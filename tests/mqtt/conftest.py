@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from brokers import MOSQUITTO, Mosquitto, running
+from brokers import Mosquitto, need_broker, running
 
 
 @pytest.fixture
 def mosquitto(tmp_path):
     pytest.importorskip("aiomqtt")
-    if MOSQUITTO is None:
-        pytest.skip("NO MQTT BROKER: install mosquitto, or these tests show nothing")
+    need_broker()
     with running(Mosquitto(tmp_path)) as broker:
         yield broker

@@ -388,40 +388,30 @@ def test_nobody_can_take_anothers_connection_by_its_name(mosquitto):
     play(scenario())
 
 
-def test_a_client_with_another_method_is_turned_away_and_the_others_go_on(mosquitto):
-    async def scenario():
-        federation = Federation(mosquitto.port, Plan(rounds=20, least=3, **QUICK))
-        federation.serve()
-        other = Client(4, fedavg(5), weights=START, federation=FEDERATION)
-        stranger = asyncio.create_task(join(other, trainer(4), federation.broker))
-        for i in range(3):
-            federation.join(i)
-        with pytest.raises(RemoteProtocolError, match="the peer's method is"):
-            await stranger
-        await federation.end()
+async def turned_away(port: int, other: Client, sentence: str) -> None:
+    """Somebody who does not belong here wants to join, and the others go on."""
+    federation = Federation(port, Plan(rounds=20, least=3, **QUICK))
+    federation.serve()
+    stranger = asyncio.create_task(join(other, trainer(4), federation.broker))
+    for i in range(3):
+        federation.join(i)
+    with pytest.raises(RemoteProtocolError, match=sentence):
+        await asyncio.wait_for(stranger, 60)
+    await federation.end()
 
-    play(scenario())
+
+def test_a_client_with_another_method_is_turned_away_and_the_others_go_on(mosquitto):
+    other = Client(4, fedavg(5), weights=START, federation=FEDERATION)
+    play(turned_away(mosquitto.port, other, "the peer's method is"))
 
 
 def test_a_client_with_another_model_is_told_both_and_the_others_go_on(mosquitto):
-    async def scenario():
-        federation = Federation(mosquitto.port, Plan(rounds=20, least=3, **QUICK))
-        federation.serve()
-        other = Client(4, METHOD, weights=np.zeros(7850), federation=FEDERATION)
-        theirs, ours = (terms.layout.digest.hex() for terms in (TERMS, other.terms))
-        stranger = asyncio.create_task(join(other, trainer(4), federation.broker))
-        for i in range(3):
-            federation.join(i)
-        with pytest.raises(
-            RemoteProtocolError,
-            match=rf"the peer's layout is {theirs}, ours is {ours} \(1 tensors, 7850 parameters\)",
-        ):
-            await asyncio.wait_for(stranger, 60)
-        await federation.end()
-        assert other.round == 0
-        assert not other.weights.any()
-
-    play(scenario())
+    other = Client(4, METHOD, weights=np.zeros(7850), federation=FEDERATION)
+    theirs, ours = (terms.layout.digest.hex() for terms in (TERMS, other.terms))
+    layouts = rf"the peer's layout is {theirs}, ours is {ours} \(1 tensors, 7850 parameters\)"
+    play(turned_away(mosquitto.port, other, layouts))
+    assert other.round == 0
+    assert not other.weights.any()
 
 
 def test_uploads_of_another_model_are_refused_and_the_round_is_unharmed(mosquitto):

@@ -49,7 +49,7 @@ def test_on_the_wire_a_vgg_takes_a_thousandth_both_ways_and_150_bytes_more_than_
 def test_a_thousand_clients_play_five_rounds_a_second():
     """The best of a few: the machine may be busy with something else."""
     best = 0.0
-    for _ in range(6):
+    for _ in range(4):
         found = measured("load", "--rounds", 50)
         assert found["present"] == 1000
         assert found["counted"] == 5000

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from brokers import MOSQUITTO, Mosquitto, running
+from brokers import Mosquitto, need_broker, running
 from ledger import FEDERATION, new_client, new_server, trainer
 
 from fedtern import Client, Server, sgd
@@ -25,8 +25,7 @@ PLUGINS = sorted(Path("/usr/lib").glob("*/mosquitto_dynamic_security.so"))
 @pytest.fixture
 def configured(tmp_path):
     """Brokers by what is in their configuration."""
-    if MOSQUITTO is None:
-        pytest.skip("NO MQTT BROKER: install mosquitto, or these tests show nothing")
+    need_broker()
 
     own = "user root\n" if os.getuid() == 0 else ""  # or it could not read what is in our directory
 

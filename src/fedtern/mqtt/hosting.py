@@ -36,10 +36,9 @@ def understand(about: bytes) -> Experiment:
 class Host:
     """Tests the model every so often and keeps a run's directory.
 
-    Pass ``server`` and ``stats`` to ``serve`` and ``moved`` as its ``on_round``, and ``conclude``
-    when it has ended. Of what goes down,
-    an announcement counts once for everybody present; the means are those over a cohort (up) and
-    over the present (down).
+    Pass ``server`` and ``stats`` to ``serve`` and ``moved`` as its ``on_round``, and call
+    ``conclude`` when it has ended. Of what goes down, an announcement counts once for everybody
+    present; the means are those over a cohort (up) and over the present (down).
     """
 
     def __init__(

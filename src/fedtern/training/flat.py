@@ -119,7 +119,8 @@ class FlatModel:
                         at = self._own
                         self._look_at(at)
         finally:
-            self._look_at(self.flat)
+            if at is not self.flat:
+                self._look_at(self.flat)
         return Outcome(
             delta.cpu().numpy(),
             speed.cpu().numpy() if sgd.momentum else None,
@@ -211,12 +212,11 @@ class FlatModel:
             self._cut(at), slopes, older, self._cut(speed), strict=False
         ):
             pull = slope.add(here, alpha=decay) if decay else slope
-            if not momentum:
-                yield pull
-            else:
-                yield (
-                    new.copy_(pull) if old is None else torch.mul(old, momentum, out=new).add_(pull)
-                )
+            if momentum and old is not None:
+                pull = torch.mul(old, momentum, out=new).add_(pull)
+            elif momentum:
+                pull = new.copy_(pull)
+            yield pull
 
     def evaluate(self, examples: Examples, chunk: int = 1000) -> tuple[float, float]:
         """Mean loss and accuracy over all examples."""
