@@ -51,6 +51,8 @@ class InTurn(Environment):
 class Noise:
     """A ``Trainer`` that learns nothing, in no time."""
 
+    together = 1
+
     def __init__(self, size: int, momentum: bool) -> None:
         self.source = np.random.default_rng(0).standard_normal(size + 10_000, np.float32)
         self.size, self.momentum, self.turn = size, momentum, 0

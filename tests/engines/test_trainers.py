@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from dataclasses import replace
@@ -92,6 +93,30 @@ def test_a_stack_learns_what_one_client_at_a_time_does(steps, momentum, observe,
     assert one.evaluate(weights) == many.evaluate(weights)
 
 
+def alone(one: LocalTraining) -> LocalTraining | StackTraining:
+    found = choose_trainer(one, 0)
+    assert isinstance(found, LocalTraining | StackTraining)
+    return found
+
+
+def test_a_cohort_larger_than_a_stack_is_trained_in_parts(monkeypatch):
+    torch.set_num_threads(1)
+    monkeypatch.setattr(StackTraining, "together", 2)
+    one = alone(local(perceptron))
+    many = ParallelTraining(one, 2)
+    weights = many.local.model.weights
+    wanted = [Job(i % 6, i) for i in range(11)]
+    try:
+        for a, b in zip(one.train(weights, wanted), many.train(weights, wanted), strict=True):
+            assert np.array_equal(a.delta, b.delta)
+        assert len(many._workers) == 1
+        with pytest.raises(IndexError):
+            list(many.train(weights, [Job(0, 0), Job(99, 0), Job(1, 0)]))
+        assert len(list(many.train(weights, wanted))) == 11
+    finally:
+        many.close()
+
+
 NO_STACKS = {
     "a convolution": convolution,
     "a layer without bias": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 4, bias=False)),
@@ -132,11 +157,12 @@ def test_what_is_augmented_is_no_stack():
 
 @pytest.mark.parametrize("observe", [False, True])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_workers_learn_bit_for_bit_what_one_process_does(momentum, observe):
+@pytest.mark.parametrize("model", [convolution, perceptron])
+def test_workers_learn_bit_for_bit_what_one_process_does(model, momentum, observe):
     torch.set_num_threads(1)
-    one = local(convolution, 2, momentum, observe, half)
+    one = alone(local(model, 2, momentum, observe, half))
     many = ParallelTraining(one, 3)
-    weights = one.model.weights
+    weights = many.local.model.weights
     wanted = jobs(weights.size, velocity=momentum > 0)
     try:
         for _ in range(2):
@@ -173,7 +199,7 @@ def test_what_goes_wrong_in_a_worker_is_raised_here_and_the_others_go_on():
             with pytest.raises(IndexError):
                 list(many.train(weights, [Job(99, 0), Job(98, 0), Job(0, 0)]))
         assert len(list(many.train(weights, [Job(0, 0)]))) == 1
-        many._order(EVALUATE, None, 0, 1)  # as if somebody had been interrupted
+        many._order(EVALUATE, [(None, (0, 1))])  # as if somebody had been interrupted
         assert many.evaluate(weights) == many.local.evaluate(weights)
     finally:
         many.close()
@@ -183,19 +209,21 @@ def test_small_models_and_explicit_wishes_decide_who_trains():
     small = local(convolution)
     assert choose_trainer(small) is small
     assert choose_trainer(small, 1) is small
-    assert isinstance(choose_trainer(local(perceptron), 2), StackTraining)
-    chosen = choose_trainer(small, 2)
-    assert isinstance(chosen, ParallelTraining)
-    chosen.close()
+    assert isinstance(choose_trainer(local(perceptron), 0), StackTraining)
+    for model in (convolution, perceptron):
+        chosen = choose_trainer(local(model), 2)
+        assert isinstance(chosen, ParallelTraining)
+        chosen.close()
     with pytest.raises(ValueError, match="workers must not be negative, got -1"):
         choose_trainer(small, -1)
 
 
 @pytest.mark.parametrize("method", [stc(0.1, 0.1, local_steps=2), sgd(), METHODS["structured"]()])
-def test_a_federation_gives_the_same_bytes_whatever_the_number_of_workers(method):
+@pytest.mark.parametrize("model", [convolution, perceptron])
+def test_a_federation_gives_the_same_bytes_whatever_the_number_of_workers(model, method):
     torch.set_num_threads(1)
     data = pictures()
-    task = Task("t", data, convolution, 0.1, 1)
+    task = Task("t", data, model, 0.1, 1)
     found = []
     for workers in (0, 2):
         made = federate(task, data, method, SOME, Sgd(0.1, 0.9), seed=1, workers=workers)
@@ -231,6 +259,15 @@ def test_simulate_ends_its_workers():
     before = len(torch.multiprocessing.active_children())
     rounds.close()
     assert len(torch.multiprocessing.active_children()) == before - 2
+
+
+def test_workers_end_when_nobody_holds_them():
+    many = ParallelTraining(local(convolution), 2)
+    processes = [worker.process for worker in many._workers]
+    assert all(process.is_alive() for process in processes)
+    del many
+    gc.collect()
+    assert not any(process.is_alive() for process in processes)
 
 
 def test_layers_that_share_weights_are_no_stack():

@@ -26,7 +26,7 @@ class Blocks:
         self._bytes = -(-max(4 * size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
         flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS
         self._memory = mmap.mmap(-1, count * self._bytes, flags=flags | _NO_RESERVE)
-        self._first = self[0].ctypes.data
+        self._first = _address(self[0])
         self._free: list[int] = []
         self._unused, self._count = 0, count
 
@@ -65,4 +65,9 @@ class Blocks:
 
     def number(self, vector: Vector) -> int:
         """The number of a vector that was taken from here."""
-        return (vector.ctypes.data - self._first) // self._bytes
+        return (_address(vector) - self._first) // self._bytes
+
+
+def _address(vector: Vector) -> int:
+    address: int = vector.__array_interface__["data"][0]  # sooner than by way of ctypes
+    return address

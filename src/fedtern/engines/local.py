@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -108,12 +108,13 @@ class Federation:
         # Other processes, if there are any, have begun when this returns. What is done beside them
         # is done bit by bit, or one of them would be held up by all of it.
         outcomes = self.trainer.train(self.witness.weights, (self._job(i) for i in cohort))
-        down, up = [], []
+        downloads = (self._download(i) for i in cohort)
+        down, up = list(islice(downloads, self.trainer.together)), []
         for i in cohort:
-            down.append(self._download(i))
             with self.meter.phase("train"):
                 trained = next(outcomes)
             up.append(self._upload(i, trained))
+            down += islice(downloads, 1)
         return down, up
 
     def _download(self, i: int) -> int:

@@ -52,19 +52,18 @@ def choose_trainer(local: LocalTraining, workers: int | None = None) -> Trainer:
     """
     if workers is not None and workers < 0:
         raise ValueError(f"workers must not be negative, got {workers}")
-    if StackTraining.suits(local):
-        return StackTraining(local)
+    training = StackTraining(local) if StackTraining.suits(local) else local
     if workers is None:
-        workers = _worthwhile(local)
-    return ParallelTraining(local, workers) if workers > 1 else local
+        workers = _worthwhile(training)
+    return ParallelTraining(training, workers) if workers > 1 else training
 
 
-def _worthwhile(local: LocalTraining) -> int:
+def _worthwhile(training: LocalTraining | StackTraining) -> int:
     """As many processes as there are cores, where they can share memory and the work is enough."""
-    small = local.model.layout.size < _SMALL or local.model.flat.device.type != "cpu"
-    if small or "fork" not in multiprocessing.get_all_start_methods():
-        return 0
-    return cores()
+    model = training.local.model if isinstance(training, StackTraining) else training.model
+    alone = training.together == 1 and model.layout.size < _SMALL
+    forks = "fork" in multiprocessing.get_all_start_methods()
+    return cores() if forks and model.flat.device.type == "cpu" and not alone else 0
 
 
 def cores() -> int:

@@ -14,16 +14,18 @@ from fedtern.engines.blocks import Blocks
 from fedtern.errors import FedternError
 from fedtern.layout import Vector
 from fedtern.training.clients import Job, LocalTraining
+from fedtern.training.flat import Outcome
+from fedtern.training.stacks import StackTraining
 
 Chunks = list[tuple[int, float, float]]  # numbers of test chunks, their losses, how many are right
 CHUNK = 1000  # test examples at a time
 TRAIN, EVALUATE, END = range(3)
-ORDER_LENGTH = 9  # what, its number, and what it takes
+ORDER_LENGTH = 10  # what, its number, how many are done together from this one on, what it takes
 ORDER = struct.Struct(f"<{ORDER_LENGTH}q")
 
 
 def work(
-    local: LocalTraining,
+    training: LocalTraining | StackTraining,
     weights: Vector,
     blocks: Blocks,
     orders: tuple[int, int],
@@ -34,7 +36,8 @@ def work(
     """Follow orders until there are no more; ``others`` are closed first.
 
     All workers read from one pipe, whoever is free takes the next order. An order is shorter than
-    what the kernel reads and writes at once, so that nobody gets half of one.
+    what the kernel reads and writes at once, so that nobody gets half of one. Several that are
+    done together are only ever given to a single worker.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     reading, writing = orders
@@ -45,38 +48,42 @@ def work(
     if core is not None:
         # Or the parent's short turns would move workers about, and their caches would not follow.
         os.sched_setaffinity(0, {core})
+    local = training if isinstance(training, LocalTraining) else training.local
     local.model.share(weights)
     while order := os.read(reading, ORDER.size):
-        kind, number, *rest = ORDER.unpack(order)
+        kind, number, together, *rest = ORDER.unpack(order)
         if kind == END:
             return
         answer: Chunks | Exception = []
         try:
             if kind == TRAIN:
-                _train(local, blocks, *rest)
+                more = ORDER.iter_unpack(_read(reading, (together - 1) * ORDER.size))
+                turns = [_turn(blocks, *numbers) for numbers in (rest, *(o[3:] for o in more))]
+                training.fill(*zip(*turns, strict=True))
             else:
                 answer = _evaluate(local, *rest[:2])
         except Exception as error:
             answer = _portable(error)
         try:
-            pipe.send((number, answer))
+            pipe.send((number, together, answer))
         except OSError:
             return  # nobody is there to hear it
 
 
-def _train(
-    local: LocalTraining,
-    blocks: Blocks,
-    client: int,
-    position: int,
-    round: int,
-    *places: int,
-) -> None:
-    before, *into = (None if place < 0 else blocks[place] for place in places)
-    delta, velocity, moments = into
-    outcome = local.turn(Job(client, position, round, before), delta, velocity)
-    if moments is not None and outcome.moments is not None:
-        moments[...] = outcome.moments
+def _read(reading: int, count: int) -> bytes:
+    """So many bytes, however many of them there are at a time."""
+    data = b""
+    while len(data) < count and (part := os.read(reading, count - len(data))):
+        data += part
+    return data
+
+
+def _turn(
+    blocks: Blocks, client: int, position: int, round: int, before: int, delta: int, *others: int
+) -> tuple[Job, Outcome]:
+    """A job, and where to write what becomes of it."""
+    old, velocity, moments = (None if at < 0 else blocks[at] for at in (before, *others))
+    return Job(client, position, round, old), Outcome(blocks[delta], velocity, moments)
 
 
 def _evaluate(local: LocalTraining, number: int, of: int) -> Chunks:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -25,8 +27,9 @@ from fedtern.errors import FedternError
 from fedtern.layout import Vector
 from fedtern.training.clients import Job, LocalTraining
 from fedtern.training.flat import Outcome
+from fedtern.training.stacks import StackTraining
 
-_AHEAD = 2  # jobs for each worker: the next one is there when it has done the first
+_AHEAD = 2  # orders for each worker: the next one is there when it has done the first
 _FOR_A_JOB = 4  # vectors: the velocity before and after, delta, moments
 _HELD = 3  # vectors that a client may be remembered by; more are kept elsewhere
 _SHARES = 8  # of a test for each worker, so that all end at about the same time
@@ -46,15 +49,19 @@ class ParallelTraining:
 
     Data is shared with the parent, and so are weights, velocities and deltas, which stay where
     they are for as long as anybody wants them: through pipes go only numbers. The result is bit for
-    bit that of ``LocalTraining`` with one thread, whatever the number of workers.
+    bit that of ``training`` with one thread, whatever the number of workers. Clients of small
+    models train together, in a single worker: what it is good for is that the parent need not wait.
     """
 
-    def __init__(self, local: LocalTraining, workers: int) -> None:
-        self.local = local
+    def __init__(self, training: LocalTraining | StackTraining, workers: int) -> None:
+        self.local = local = training if isinstance(training, LocalTraining) else training.local
+        self.together = training.together
+        workers = 1 if self.together > 1 else workers
         size = local.model.layout.size
         self._weights = Blocks(size, 1)[0]
         self._ahead = _AHEAD * workers
-        self._blocks = _reserve(size, len(local.split), _FOR_A_JOB * self._ahead)
+        self._spares = _FOR_A_JOB * self._ahead * self.together
+        self._blocks = _reserve(size, len(local.split), self._spares)
         self._given: dict[int, _Held] = {}  # by the orders' numbers: what must stay where it is
         self._number = 0
         reading, self._orders = os.pipe()
@@ -64,12 +71,13 @@ class ParallelTraining:
             ours, theirs = context.Pipe()
             others = [worker.pipe for worker in self._workers] + [ours]
             orders = (reading, self._orders)
-            arguments = (local, self._weights, self._blocks, orders, theirs, others, core)
+            arguments = (training, self._weights, self._blocks, orders, theirs, others, core)
             process = context.Process(target=work, args=arguments, daemon=True)
             process.start()
             theirs.close()
             self._workers.append(_Worker(process, ours))
         os.close(reading)
+        self._end = weakref.finalize(self, _end, self._orders, self._workers)
 
     def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
         """What becomes of each job, in their order; all start from the same weights.
@@ -93,21 +101,24 @@ class ParallelTraining:
             for number, held, _ in self._hear() if self._given else []:
                 if held is not None:
                     done[number] = self._spare(held[0])
-                self._give(waiting)
+                if len(self._given) <= (self._ahead - 1) * self.together:
+                    self._give(waiting)
 
     def _give(self, waiting: Iterator[Job]) -> None:
-        if (job := next(waiting, None)) is None:
-            return
         moves, take = bool(self.local.sgd.momentum), self._blocks.take
-        before = None if job.velocity is None or not moves else self._blocks.adopt(job.velocity)
-        observed = take() if self.local.observe else None
-        outcome = Outcome(take(), take() if moves else None, observed)
-        places = [-1 if v is None else self._blocks.number(v) for v in (before, *outcome)]
-        self._order(TRAIN, (outcome, before), job.client, job.position, job.round, *places)
+        turns = []
+        for job in islice(waiting, self.together):
+            before = None if job.velocity is None or not moves else self._blocks.adopt(job.velocity)
+            observed = take() if self.local.observe else None
+            outcome = Outcome(take(), take() if moves else None, observed)
+            places = [-1 if v is None else self._blocks.number(v) for v in (before, *outcome)]
+            turns.append(((outcome, before), (job.client, job.position, job.round, *places)))
+        if turns:
+            self._order(TRAIN, turns)
 
     def _spare(self, outcome: Outcome) -> Outcome:
         """An outcome where it is, or elsewhere if its place is needed for another."""
-        if self._blocks.left >= _FOR_A_JOB * self._ahead:
+        if self._blocks.left >= self._spares:
             return outcome
         delta, *others = outcome
         return Outcome(delta.copy(), *(None if v is None else v.copy() for v in others))
@@ -123,7 +134,7 @@ class ParallelTraining:
         self._weights[...] = weights
         shares = min(-(-len(self.local.test) // CHUNK), _SHARES * len(self._workers))
         for share in range(shares):
-            self._order(EVALUATE, None, share, shares)
+            self._order(EVALUATE, [(None, (share, shares))])
         chunks: Chunks = []
         while self._given:
             chunks += [chunk for _, _, told in self._hear() for chunk in told]
@@ -133,14 +144,18 @@ class ParallelTraining:
             loss, correct = loss + its_loss, correct + its_correct
         return loss / len(self.local.test), correct / len(self.local.test)
 
-    def _order(self, kind: int, held: _Held, *numbers: int) -> None:
-        rest = [0] * (ORDER_LENGTH - 2 - len(numbers))
+    def _order(self, kind: int, turns: Sequence[tuple[_Held, tuple[int, ...]]]) -> None:
+        """Have something done together."""
+        given, data = dict(enumerate((held for held, _ in turns), self._number)), b""
+        for number, (_, numbers) in zip(given, turns, strict=True):
+            rest = [0] * (ORDER_LENGTH - 3 - len(numbers))
+            data += ORDER.pack(kind, number, len(turns), *numbers, *rest)
         try:
-            os.write(self._orders, ORDER.pack(kind, self._number, *numbers, *rest))
+            os.write(self._orders, data)
         except OSError:  # there is nobody left to read it
             raise self._died(self._workers[0]) from None
-        self._given[self._number] = held
-        self._number += 1
+        self._given |= given
+        self._number += len(turns)
 
     def _hear(self, *, careless: bool = False) -> list[tuple[int, _Held, Chunks]]:
         """What workers have to say, once one has; if it is an error, it is raised or forgotten."""
@@ -150,14 +165,15 @@ class ParallelTraining:
         for pipe in wait(list(by_pipe)):
             worker = by_pipe[pipe]  # type: ignore[index]
             try:
-                number, answer = worker.pipe.recv()
+                first, together, answer = worker.pipe.recv()
             except (EOFError, OSError):
                 raise self._died(worker) from None
-            held = self._given.pop(number)
+            numbers = range(first, first + together)
+            done = [(number, self._given.pop(number)) for number in numbers]
             if isinstance(answer, Exception):
                 errors.append(answer)
             else:
-                found.append((number, held, answer))
+                found += [(number, held, answer) for number, held in done]
         if errors and not careless:
             raise errors[0]
         return found
@@ -171,17 +187,20 @@ class ParallelTraining:
         )
 
     def close(self) -> None:
-        """End the processes."""
-        with suppress(OSError):  # closing is not enough: others may have a copy of the pipe
-            os.write(self._orders, len(self._workers) * ORDER.pack(END, *[0] * (ORDER_LENGTH - 1)))
-            os.close(self._orders)
-        self._orders = -1
-        for worker in self._workers:
-            worker.pipe.close()
-        for worker in self._workers:
-            worker.process.join(5)
-            if worker.process.is_alive():
-                worker.process.kill()
+        """End the processes, which would also end when nobody holds this any more."""
+        self._end()
+
+
+def _end(orders: int, workers: Sequence[_Worker]) -> None:
+    with suppress(OSError):  # closing is not enough: others may have a copy of the pipe
+        os.write(orders, len(workers) * ORDER.pack(END, *[0] * (ORDER_LENGTH - 1)))
+    os.close(orders)
+    for worker in workers:
+        worker.pipe.close()
+    for worker in workers:
+        worker.process.join(5)
+        if worker.process.is_alive():
+            worker.process.kill()
 
 
 def _cores_for(workers: int) -> list[int | None]:

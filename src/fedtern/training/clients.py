@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,7 +37,9 @@ class Job:
 
 
 class Trainer(Protocol):
-    """Trains the clients of a cohort and tests models."""
+    """Trains the clients of a cohort, so many ``together``, and tests models."""
+
+    together: int
 
     def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
         """What becomes of each job, in their order; all start from the same weights."""
@@ -63,6 +65,8 @@ class LocalTraining:
     It is a ``Trainer`` that takes one client at a time, for any model. With ``observe``, it looks
     at each example by itself; ``restriction`` tells what a client's steps in a round go through.
     """
+
+    together = 1
 
     def __init__(
         self,
@@ -113,6 +117,13 @@ class LocalTraining:
             observe=self.observe,
             out=(delta, velocity),
         )
+
+    def fill(self, jobs: Sequence[Job], places: Sequence[Outcome]) -> None:
+        """Train from the weights that the model has, and write what becomes of each job."""
+        for job, place in zip(jobs, places, strict=True):
+            outcome = self.turn(job, place.delta, place.velocity)
+            if place.moments is not None and outcome.moments is not None:
+                place.moments[...] = outcome.moments
 
     def _batch(
         self, indices: NDArray[np.int64], rng: Callable[[], np.random.Generator]

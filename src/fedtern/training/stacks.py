@@ -19,14 +19,14 @@ from fedtern.layout import Vector
 from fedtern.training.clients import Job, LocalTraining
 from fedtern.training.flat import Outcome
 
-_AT_ONCE = 64  # clients; more would not be faster, and each has weights of its own
-
 
 class StackTraining:
     """A ``Trainer`` for logistic regression and multilayer perceptrons.
 
     What it computes is what ``LocalTraining`` does, up to rounding.
     """
+
+    together = 64  # clients: more would not be faster, and each has its own weights
 
     def __init__(self, local: LocalTraining) -> None:
         self.local, self.layers = local, _linear_layers(local.model.module)
@@ -42,8 +42,16 @@ class StackTraining:
     def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
         """What becomes of each job, in their order; all start from the same weights."""
         jobs = iter(jobs)
-        while chunk := list(islice(jobs, _AT_ONCE)):
+        while chunk := list(islice(jobs, self.together)):
             yield from self._chunk(weights, chunk)
+
+    def fill(self, jobs: Sequence[Job], places: Sequence[Outcome]) -> None:
+        """Train from the weights that the model has, and write what becomes of each job."""
+        outcomes = self.train(self.local.model.flat.numpy(), jobs)
+        for outcome, place in zip(outcomes, places, strict=True):
+            for vector, there in zip(outcome, place, strict=True):
+                if vector is not None and there is not None:
+                    there[...] = vector
 
     @torch.no_grad()
     def _chunk(self, weights: Vector, jobs: Sequence[Job]) -> list[Outcome]:
