@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fedtern.kernels import add_bits, add_lanes, spread
+from fedtern.kernels import count_bits
 from fedtern.layout import Vector
 from fedtern.updates import Signs, Update
 
@@ -45,17 +45,14 @@ class MajorityVote:
 
     def combine(self, updates: Sequence[Update], examples: Sequence[int]) -> Vector:
         """The sign of the result is the majority's; zero is a tie."""
-        up = np.zeros(updates[0].size, np.int32)
-        lanes, words = np.zeros((up.size + 7) // 8, np.uint64), spread()
-        for turn, update in enumerate(updates):
+        votes, size = [], updates[0].size
+        for update in updates:
             if not isinstance(update, Signs):
                 raise TypeError(f"only signs can vote, got {type(update).__name__}")
-            if update.size != up.size:
-                raise ValueError(f"got votes on {update.size} weights and on {up.size}")
-            if turn and turn % 255 == 0:  # a lane's bytes hold no more
-                add_lanes(up, lanes)
-            add_bits(lanes, update.bits, words)
-        add_lanes(up, lanes)
+            if update.size != size:
+                raise ValueError(f"got votes on {update.size} weights and on {size}")
+            votes.append(update.bits)
+        up = count_bits(votes, size)
         up *= 2
         up -= np.int32(len(updates))
         return up.astype(np.float32)

@@ -15,7 +15,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtern.kernels import merge_touches, scatter_add
+from fedtern.kernels import count_bits, merge_touches, scatter_add
 from fedtern.layout import Vector
 from fedtern.updates import Signs, Sparse, Ternary, Update, is_empty
 
@@ -75,10 +75,11 @@ def merge(updates: Sequence[Update]) -> Series | Tally | None:
 
 
 def _tally(updates: Sequence[Signs]) -> Tally:
-    counts = np.full(updates[0].size, -len(updates), np.int32)
-    for update in updates:
-        counts += 2 * update.positive
-    return Tally(updates[0].size, len(updates), counts, updates[0].step)
+    size, turns = updates[0].size, len(updates)
+    counts = count_bits((update.bits for update in updates), size)
+    counts *= 2
+    counts -= np.int32(turns)
+    return Tally(size, turns, counts, updates[0].step)
 
 
 def _series(updates: Sequence[Sparse | Ternary]) -> Series:

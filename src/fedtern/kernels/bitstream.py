@@ -109,19 +109,6 @@ def decode_gaps(
 
 
 @jit
-def _put(out: NDArray[np.uint8], at: Scalar, width: Scalar, value: Scalar) -> None:
-    """Write the ``width`` low bits of a value at bit ``at`` of a zeroed buffer."""
-    byte = at >> 3
-    shift = np.uint64(at & 7)
-    out[byte] |= np.uint8((value << shift) & np.uint64(0xFF))
-    done = np.int64(8) - (at & 7)
-    while done < width:
-        byte += 1
-        out[byte] = np.uint8((value >> np.uint64(done)) & np.uint64(0xFF))
-        done += 8
-
-
-@jit
 def _get(data: NDArray[np.uint8], at: Scalar, width: Scalar) -> Scalar:
     """Read ``width`` bits (64 only where ``at`` is a multiple of 8) from bit ``at``."""
     byte = at >> 3
@@ -136,9 +123,17 @@ def _get(data: NDArray[np.uint8], at: Scalar, width: Scalar) -> Scalar:
 
 @jit
 def pack_levels(levels: NDArray[np.int32], width: Scalar, out: NDArray[np.uint8]) -> None:
-    """Write non-negative levels at ``width`` bits each to a zeroed buffer."""
+    """Write non-negative levels at ``width`` bits each, up to 32, a machine word at a time."""
+    word, bits, at = np.uint64(0), np.int64(0), np.int64(0)
     for i in range(levels.size):
-        _put(out, np.int64(i) * width, width, np.uint64(levels[i]))
+        level = np.uint64(levels[i])
+        word |= level << np.uint64(bits)
+        bits += width
+        if bits >= 64:
+            at = _store(out, at, word, 8)
+            bits -= 64
+            word = level >> np.uint64(width - bits)
+    _store(out, at, word, (bits + 7) >> 3)
 
 
 @jit

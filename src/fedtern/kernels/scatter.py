@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -51,7 +54,23 @@ def tally(
         weights[i] = np.float32(np.float64(base[i]) + step * np.float64(counts[i]))
 
 
-def spread() -> NDArray[np.uint64]:
+def count_bits(sets: Iterable[NDArray[np.uint8]], size: int) -> NDArray[np.int32]:
+    """In how many of several sets each of ``size`` bits is 1; eight to a byte, lowest first.
+
+    >>> count_bits([np.uint8([0b101]), np.uint8([0b100])], 3)
+    array([1, 0, 2], dtype=int32)
+    """
+    counts, lanes, words = np.zeros(size, np.int32), np.zeros((size + 7) // 8, np.uint64), _spread()
+    for turn, bits in enumerate(sets):
+        if turn and turn % 255 == 0:  # a lane's bytes hold no more
+            add_lanes(counts, lanes)
+        add_bits(lanes, bits, words)
+    add_lanes(counts, lanes)
+    return counts
+
+
+@cache
+def _spread() -> NDArray[np.uint64]:
     """For each byte the word whose bytes are its bits, lowest first."""
     words = np.zeros(256, np.uint64)
     for bit in range(8):
