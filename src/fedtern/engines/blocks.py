@@ -26,9 +26,9 @@ class Blocks:
         self._bytes = -(-max(4 * size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
         flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS
         self._memory = mmap.mmap(-1, count * self._bytes, flags=flags | _NO_RESERVE)
-        self._first = _address(self[0])
         self._free: list[int] = []
         self._unused, self._count = 0, count
+        self._numbers: dict[int, int] = {}  # of those that are taken, by their identity
 
     def __getitem__(self, number: int) -> Vector:
         """A vector by its number, whoever holds it."""
@@ -47,8 +47,12 @@ class Blocks:
             )
         vector = self[number]
         # Every view of it, and every view of a view, holds this very object.
-        weakref.finalize(vector, self._free.append, number).atexit = False
+        weakref.finalize(vector, self._give_back, id(vector)).atexit = False
+        self._numbers[id(vector)] = number
         return vector
+
+    def _give_back(self, vector: int) -> None:
+        self._free.append(self._numbers.pop(vector))
 
     @property
     def left(self) -> int:
@@ -57,7 +61,7 @@ class Blocks:
 
     def adopt(self, vector: Vector) -> Vector:
         """The vector itself if it was taken from here, else one with the same in it."""
-        if 0 <= self.number(vector) < self._count:
+        if id(vector) in self._numbers:
             return vector
         ours = self.take()
         ours[...] = vector
@@ -65,9 +69,4 @@ class Blocks:
 
     def number(self, vector: Vector) -> int:
         """The number of a vector that was taken from here."""
-        return (_address(vector) - self._first) // self._bytes
-
-
-def _address(vector: Vector) -> int:
-    address: int = vector.__array_interface__["data"][0]  # sooner than by way of ctypes
-    return address
+        return self._numbers[id(vector)]

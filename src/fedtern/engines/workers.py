@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import selectors
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
 from fedtern.engines.blocks import Blocks
@@ -67,6 +68,7 @@ class ParallelTraining:
         reading, self._orders = os.pipe()
         context = multiprocessing.get_context("fork")
         self._workers: list[_Worker] = []
+        self._selector = selectors.DefaultSelector()
         for core in _cores_for(workers):
             ours, theirs = context.Pipe()
             others = [worker.pipe for worker in self._workers] + [ours]
@@ -76,8 +78,9 @@ class ParallelTraining:
             process.start()
             theirs.close()
             self._workers.append(_Worker(process, ours))
+            self._selector.register(ours, selectors.EVENT_READ, self._workers[-1])
         os.close(reading)
-        self._end = weakref.finalize(self, _end, self._orders, self._workers)
+        self._end = weakref.finalize(self, _end, self._orders, self._workers, self._selector)
 
     def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
         """What becomes of each job, in their order; all start from the same weights.
@@ -159,11 +162,10 @@ class ParallelTraining:
 
     def _hear(self, *, careless: bool = False) -> list[tuple[int, _Held, Chunks]]:
         """What workers have to say, once one has; if it is an error, it is raised or forgotten."""
-        by_pipe = {worker.pipe: worker for worker in self._workers}
         found: list[tuple[int, _Held, Chunks]] = []
         errors: list[Exception] = []
-        for pipe in wait(list(by_pipe)):
-            worker = by_pipe[pipe]  # type: ignore[index]
+        for key, _ in self._selector.select():
+            worker: _Worker = key.data
             try:
                 first, together, answer = worker.pipe.recv()
             except (EOFError, OSError):
@@ -191,10 +193,11 @@ class ParallelTraining:
         self._end()
 
 
-def _end(orders: int, workers: Sequence[_Worker]) -> None:
+def _end(orders: int, workers: Sequence[_Worker], selector: selectors.BaseSelector) -> None:
     with suppress(OSError):  # closing is not enough: others may have a copy of the pipe
         os.write(orders, len(workers) * ORDER.pack(END, *[0] * (ORDER_LENGTH - 1)))
     os.close(orders)
+    selector.close()
     for worker in workers:
         worker.pipe.close()
     for worker in workers:
