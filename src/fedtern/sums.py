@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedtern.kernels import count_bits, merge_touches, scatter_add
 from fedtern.layout import Vector
-from fedtern.updates import Signs, Sparse, Ternary, Update, is_empty
+from fedtern.updates import POSITIONAL, Signs, Sparse, Ternary, Update, is_empty
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,12 +66,12 @@ def merge(updates: Sequence[Update]) -> Series | Tally | None:
     if signs := [u for u in updates if isinstance(u, Signs)]:
         same_step = len({u.step for u in signs}) == 1
         return _tally(signs) if same_step and len(signs) == len(updates) else None
-    sparse = [u for u in updates if isinstance(u, Sparse | Ternary)]
+    sparse = [u for u in updates if isinstance(u, POSITIONAL)]
     if not sparse or len(sparse) < len(updates):
         return None
+    ends = list(accumulate([u.indices.size for u in sparse]))
     # A reader allocates by the layout: more touches than parameters are replayed instead.
-    few = sum(u.indices.size for u in sparse) <= sparse[0].size
-    return _series(sparse) if few else None
+    return _series(sparse, ends) if ends[-1] <= sparse[0].size else None
 
 
 def _tally(updates: Sequence[Signs]) -> Tally:
@@ -82,14 +82,13 @@ def _tally(updates: Sequence[Signs]) -> Tally:
     return Tally(size, turns, counts, updates[0].step)
 
 
-def _series(updates: Sequence[Sparse | Ternary]) -> Series:
-    turns, size = len(updates), updates[0].size
-    ends = np.array(list(accumulate(u.indices.size for u in updates)), np.int64)
-    count = int(ends[-1])
+def _series(updates: Sequence[Sparse | Ternary], ends: Sequence[int]) -> Series:
+    """The touches of several updates, ``ends`` one past each update's among all of them."""
+    turns, size, count = len(updates), updates[0].size, ends[-1]
     touches = np.empty(count, np.int64), np.empty(count, np.int32), np.empty(count, np.float32)
     indices = np.concatenate([u.indices for u in updates])
     values = np.concatenate([u.values for u in updates])
-    merge_touches(indices, values, ends, size, *touches)
+    merge_touches(indices, values, np.array(ends, np.int64), size, *touches)
     ternary = [u for u in updates if isinstance(u, Ternary)]
     same = len(ternary) == turns and len({u.mus.size for u in ternary}) == 1
     mus = np.concatenate([u.mus for u in ternary]).reshape(turns, -1) if same else None

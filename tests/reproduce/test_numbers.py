@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -116,7 +117,7 @@ def test_curves_are_points_for_programs_and_ends_for_people(tmp_path):
 
 def test_signs_agree_with_growing_batches_unless_each_is_of_one_class(tmp_path):
     settings = Settings("logistic-digits", quick=True)
-    found = figure3.measure(settings, Results(tmp_path))
+    (found,) = figure3.measure(settings, Results(tmp_path))
     assert found.sizes == [1, 2, 5, 10, 20, 50, 100]
     assert found.batches[0] == 40
     iid, skewed = found.alpha[IID], found.alpha[NON_IID]
@@ -125,7 +126,7 @@ def test_signs_agree_with_growing_batches_unless_each_is_of_one_class(tmp_path):
     assert sum(found.bins[IID]) > 500
     (kept,) = tmp_path.glob(".congruence-*")
     before = kept.read_bytes()
-    assert figure3.measure(settings, Results(tmp_path)) == found
+    assert figure3.measure(settings, Results(tmp_path)) == [found]
     kept.unlink()
     figure3.measure(settings, Results(tmp_path))
     assert kept.read_bytes() == before
@@ -133,11 +134,15 @@ def test_signs_agree_with_growing_batches_unless_each_is_of_one_class(tmp_path):
     assert [r["iid"] for r in rows[:7]] == iid
     assert {r["paper_iid"] for r in rows} == {None}
     assert abs(sum(r["non_iid"] for r in rows[7:]) - 1) < 1e-9
+    two = figure3.table(replace(settings, seeds=2), Results(tmp_path))
+    assert len(list(tmp_path.glob(".congruence-*"))) == 2
+    assert two.values[0]["iid_std"] > 0
+    assert " ± " in two.shown[0]["iid"]
 
 
 def test_the_papers_congruence_stands_beside_ours(tmp_path, monkeypatch):
     fake = figure3.Congruence([1], [400], {IID: [0.5], NON_IID: [0.5]}, {IID: [1], NON_IID: [1]})
-    monkeypatch.setattr(figure3, "measure", lambda *_: fake)
+    monkeypatch.setattr(figure3, "measure", lambda *_: [fake])
     made = figure3.table(Settings("logistic-mnist"), Results(tmp_path))
     assert made.shown[0]["paper, iid"] == "0.51"
     assert made.values[0]["paper_iid"] == 0.51

@@ -81,11 +81,9 @@ class TernaryCodec:
         packed = reader.bits(count)
         indices = decode_positions(reader, count, layout.size)
         cuts = [0, count] if ends.size == 1 else [0, *np.searchsorted(indices, ends).tolist()]
-        if any(
-            mu <= 0 if a < b else mu != 0
-            for mu, (a, b) in zip(mus.tolist(), pairwise(cuts), strict=True)
-        ):
-            raise DecodeError("a magnitude is not positive, or belongs to no position")
+        for mu, (a, b) in zip(mus.tolist(), pairwise(cuts), strict=True):
+            if mu <= 0 if a < b else mu != 0:
+                raise DecodeError("a magnitude is not positive, or belongs to no position")
         signs = np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
         return Ternary(layout.size, indices, signs, mus, None if self.scope == "model" else ends)
 

@@ -93,11 +93,15 @@ def thresholds_of(update: Sparse | Ternary, magnitudes: Vector) -> Vector:
     0.4 of that below the least. Residuals gather there, hence no further.
     """
     ends = update.ends if isinstance(update, Ternary) else None
-    cuts = [magnitudes.size] if ends is None else np.searchsorted(update.indices, ends).tolist()
     means = update.mus.tolist() if isinstance(update, Ternary) else [float(mean_of(magnitudes))]
-    thresholds = []
-    for mean, (a, b) in zip(means, pairwise([0, *cuts]), strict=True):
-        least = float(np.minimum.reduce(magnitudes[a:b])) if b - a >= 16 else 0.0
-        # A few very large ones say nothing about those around the least.
-        thresholds.append(max(least - 0.4 * (mean - least), 0.75 * least))
-    return np.array(thresholds, np.float32)
+    if ends is None:
+        return np.array([_threshold_of(magnitudes, means[0])], np.float32)
+    cuts = pairwise([0, *np.searchsorted(update.indices, ends).tolist()])
+    parts = zip(means, cuts, strict=True)
+    return np.array([_threshold_of(magnitudes[a:b], mean) for mean, (a, b) in parts], np.float32)
+
+
+def _threshold_of(magnitudes: Vector, mean: float) -> float:
+    least = float(np.minimum.reduce(magnitudes)) if magnitudes.size >= 16 else 0.0
+    # A few very large ones say nothing about those around the least.
+    return max(least - 0.4 * (mean - least), 0.75 * least)

@@ -185,15 +185,22 @@ def keep(
     ends = layout.segments(scope)
     if thresholds is None or thresholds.size != ends.size:
         thresholds = np.zeros(ends.size, np.float32)
-    indices, values, start = [np.empty(0, np.int64)], [np.empty(0, np.float32)], 0
-    for end, threshold in zip(ends.tolist(), thresholds.tolist(), strict=True):
-        rest = None if residual is None else residual[start:end]
-        found, there = add_top_k(x[start:end], rest, count_kept(end - start, p), threshold)
-        indices.append(found + start if start else found)
-        values.append(there)
-        start = end
-    # Nothing to put together is the rule, and a copy less.
-    one = ends.size == 1
-    kept = (indices[1], values[1]) if one else (np.concatenate(indices), np.concatenate(values))
+    if ends.size == 1:  # as a rule: nothing to put together, and a copy less
+        kept = add_top_k(x, residual, count_kept(x.size, p), float(thresholds[0]))
+    else:
+        kept = _keep_each(x, p, ends.tolist(), residual, thresholds.tolist())
     check_kept(kept[1], kept[0], layout)
     return kept
+
+
+def _keep_each(
+    x: Vector, p: float, ends: list[int], residual: Vector | None, thresholds: list[float]
+) -> tuple[NDArray[np.int64], Vector]:
+    indices, values, start = [np.empty(0, np.int64)], [np.empty(0, np.float32)], 0
+    for end, threshold in zip(ends, thresholds, strict=True):
+        rest = None if residual is None else residual[start:end]
+        found, there = add_top_k(x[start:end], rest, count_kept(end - start, p), threshold)
+        indices.append(found + start)
+        values.append(there)
+        start = end
+    return np.concatenate(indices), np.concatenate(values)

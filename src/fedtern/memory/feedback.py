@@ -11,7 +11,7 @@ import numpy as np
 from fedtern.compressors import Accumulating, Compressor, thresholds_of
 from fedtern.layout import Layout, Vector
 from fedtern.memory.memory import EMPTY, State
-from fedtern.updates import Sparse, Ternary, Update
+from fedtern.updates import POSITIONAL, Update
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ErrorFeedback:
     def follow(self, delta: Vector, state: State, update: Update) -> State:
         """The state after a step that is known to have given ``update``."""
         target = with_residual(delta, state)
-        if self._fused is not None and isinstance(update, Sparse | Ternary):
+        if self._fused is not None and isinstance(update, POSITIONAL):
             thresholds = thresholds_of(update, np.abs(target[update.indices]))
             return {**self._settled(target, update), "thresholds": thresholds}
         return self._settled(target, update)

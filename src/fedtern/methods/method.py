@@ -13,7 +13,7 @@ from fedtern.codecs import Codec, DenseCodec, ExactCodec
 from fedtern.compressors import Identity
 from fedtern.layout import Vector
 from fedtern.memory import ErrorFeedback, Memory, Memoryless
-from fedtern.updates import Sparse, Ternary, Update
+from fedtern.updates import POSITIONAL, Update
 
 Momentum = Literal["keep", "mask", "memory"]
 Loss = Literal["none", "unbiased", "biased", "error feedback"]
@@ -63,7 +63,7 @@ class Method:
 
     def forget(self, velocity: Vector, update: Update) -> None:
         """Forget the momentum of what an upload told of, in place, if the method says so."""
-        if self.momentum == "mask" and isinstance(update, Sparse | Ternary):
+        if self.momentum == "mask" and isinstance(update, POSITIONAL):
             velocity[update.indices] = 0
 
     @cached_property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ from fedtern.reproduce.artefact import Table
 from fedtern.reproduce.looks import head, tidy
 from fedtern.reproduce.paper import CONGRUENCE
 from fedtern.reproduce.results import Results
+from fedtern.reproduce.scores import mean, spread
 from fedtern.reproduce.settings import Settings
 from fedtern.reproduce.verdicts import IID, NON_IID
 from fedtern.training.examples import Examples
@@ -31,9 +32,11 @@ BINS = 50
 
 NOTES = (
     "α(k): how often the sign of a gradient over k examples is that of the gradient over all"
-    " training data, the mean over all parameters; at the first weights, those of seed 0.",
+    " training data, the mean over all parameters; at the first weights, which each seed draws.",
     "Batches are of all data (iid), or of one class each (non-iid).",
-    "The paper prints α(1) = 0.51 for the weights of logistic regression on MNIST.",
+    "The paper prints α(1) = 0.51 for the weights of logistic regression on MNIST. It depends on"
+    " the first weights: a pixel that is always black has the same sign in nine of ten examples,"
+    " and whether it is that of the whole gradient follows from how probable they make a class.",
 )
 
 Signs = NDArray[np.float32]
@@ -54,23 +57,27 @@ def cells(settings: Settings) -> list[Experiment]:
     return []
 
 
-def measure(settings: Settings, results: Results) -> Congruence:
-    """The congruence for seed 0, kept beside the runs so that it is computed once."""
-    share = 10 if settings.quick else 1
+def measure(settings: Settings, results: Results) -> list[Congruence]:
+    """The congruence for each seed, kept beside the runs so that it is computed once."""
+    return [_measured(settings, results, seed) for seed in range(settings.seeds)]
+
+
+def _measured(settings: Settings, results: Results, seed: int) -> Congruence:
     # Hidden, for everything else in there is the directory of a run.
-    kept = results.out / f".congruence-{settings.task}{'-quick' * settings.quick}.json"
+    kept = results.out / f".congruence-{settings.task}-{seed}{'-quick' * settings.quick}.json"
     if kept.exists():
         return Congruence(**json.loads(kept.read_text()))
-    found = _measure(settings, get_task(settings.task).load(results.data_dir), share)
+    dataset = get_task(settings.task).load(results.data_dir)
+    found = _measure(settings, dataset, 10 if settings.quick else 1, seed)
     results.out.mkdir(parents=True, exist_ok=True)
     write_whole(kept, [json.dumps(vars(found)).encode()])
     return found
 
 
-def _measure(settings: Settings, dataset: Dataset, share: int) -> Congruence:
+def _measure(settings: Settings, dataset: Dataset, share: int, seed: int) -> Congruence:
     task = get_task(settings.task)
-    model, examples = FlatModel(task.build(0)), Examples.train(dataset, None, task.transform)
-    rng = np.random.default_rng(np.random.SeedSequence(0, spawn_key=(3,)))
+    model, examples = FlatModel(task.build(seed)), Examples.train(dataset, None, task.transform)
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(3,)))
     found = Congruence([], [], {IID: [], NON_IID: []}, {})
     with _one_thread():
         whole = _whole_signs(model, examples)
@@ -127,14 +134,16 @@ def table(settings: Settings, results: Results) -> Table:
     """α(k) for every batch size, and what the paper prints of it."""
     found = measure(settings, results)
     printed = CONGRUENCE if settings.task == "logistic-mnist" else None
-    columns = (found.sizes, found.batches, found.alpha[IID], found.alpha[NON_IID])
+    columns = (found[0].sizes, found[0].batches, _alphas(found, IID), _alphas(found, NON_IID))
     rows = list(zip(*columns, strict=True))
     values: list[dict[str, Any]] = [
         {
             "quantity": "alpha(k)",
             "at": size,
-            "iid": iid,
-            "non_iid": skewed,
+            "iid": mean(iid),
+            "iid_std": spread(iid),
+            "non_iid": mean(skewed),
+            "non_iid_std": spread(skewed),
             "batches": number,
             "paper_iid": printed if size == 1 else None,
         }
@@ -144,20 +153,22 @@ def table(settings: Settings, results: Results) -> Table:
         {
             "quantity": "share of alpha_w(1)",
             "at": place / BINS,
-            "iid": iid / sum(found.bins[IID]),
-            "non_iid": skewed / sum(found.bins[NON_IID]),
-            "batches": found.batches[0],
+            "iid": float(iid),
+            "iid_std": None,
+            "non_iid": float(skewed),
+            "non_iid_std": None,
+            "batches": found[0].batches[0],
             "paper_iid": None,
         }
         for place, (iid, skewed) in enumerate(
-            zip(found.bins[IID], found.bins[NON_IID], strict=True)
+            zip(_shares(found, IID), _shares(found, NON_IID), strict=True)
         )
     ]
     shown = [
         {
             "batch size": str(size),
-            "iid": f"{iid:.3f}",
-            "one class": f"{skewed:.3f}",
+            "iid": _shown(iid),
+            "one class": _shown(skewed),
             "batches": str(number),
             "paper, iid": f"{printed}" if printed and size == 1 else "",
         }
@@ -166,23 +177,45 @@ def table(settings: Settings, results: Results) -> Table:
     return Table("Congruence of gradient signs", values, shown, NOTES)
 
 
+def _alphas(found: Sequence[Congruence], place: str) -> list[list[float]]:
+    """For every batch size what the seeds came to."""
+    return [list(seeds) for seeds in zip(*(one.alpha[place] for one in found), strict=True)]
+
+
+def _shares(found: Sequence[Congruence], place: str) -> NDArray[np.float64]:
+    """The share of the parameters in each bin, over all seeds."""
+    bins = np.sum([one.bins[place] for one in found], axis=0)
+    return np.asarray(bins / max(bins.sum(), 1))
+
+
+def _shown(values: Sequence[float]) -> str:
+    deviation = spread(values)
+    return f"{mean(values):.3f}" + (f" ± {deviation:.3f}" if deviation else "")
+
+
 def draw(settings: Settings, results: Results, figure: Any) -> None:
     """The distribution of α_w(1) on the left, α(k) on the right."""
     found = measure(settings, results)
+    sizes = found[0].sizes
     figure.set_size_inches(10, 4.4)
     left, right = figure.subplots(1, 2)
     edges = np.linspace(0, 1, BINS + 1)
-    share = np.array(found.bins[IID]) / max(sum(found.bins[IID]), 1)
+    share = _shares(found, IID)
     left.bar(edges[:-1], 100 * share, 1 / BINS, align="edge", color="#0072B2", alpha=0.8)
-    first = found.alpha[IID][0]
+    first = mean(_alphas(found, IID)[0])
     left.axvline(first, color="black", linestyle="--", label=f"mean α(1) = {first:.2f}")
     left.set(xlabel="α_w(1), iid batches", ylabel="parameters in %")
     looks = {IID: ("#0072B2", "o", "iid"), NON_IID: ("#D55E00", "s", "one class in each batch")}
     for place, (colour, marker, label) in looks.items():
-        right.plot(found.sizes, found.alpha[place], color=colour, marker=marker, label=label)
+        alphas = _alphas(found, place)
+        deviations = [spread(seeds) or 0 for seeds in alphas]
+        right.errorbar(
+            sizes, [*map(mean, alphas)], deviations,
+            color=colour, marker=marker, capsize=2, label=label,
+        )  # fmt: skip
     right.set(xscale="log", xlabel="batch size k", ylabel="α(k)")
     right.minorticks_off()
-    right.set_xticks(found.sizes, list(map(str, found.sizes)))
+    right.set_xticks(sizes, list(map(str, sizes)))
     for axes in (left, right):
         axes.legend(frameon=False)
         tidy(axes)

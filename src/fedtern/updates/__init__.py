@@ -15,6 +15,7 @@ from fedtern.updates.seeded import Masked, Sketched
 from fedtern.updates.update import Update
 
 __all__ = [
+    "POSITIONAL",
     "Dense",
     "Levels",
     "LowRank",
@@ -30,6 +31,9 @@ __all__ = [
     "nbytes",
     "segment_of",
 ]
+
+POSITIONAL = (Sparse, Ternary)
+"""The forms that name the positions they change; a tuple is asked sooner than a union."""
 
 
 def largest(update: Update) -> float:
@@ -53,4 +57,4 @@ def nbytes(update: Update) -> int:
 
 def is_empty(update: Update) -> bool:
     """Whether an update is known to change nothing."""
-    return isinstance(update, Sparse | Ternary) and update.indices.size == 0
+    return isinstance(update, POSITIONAL) and update.indices.size == 0
