@@ -12,7 +12,7 @@ import methods as methods_script
 import traffic as traffic_script
 from fedtern import sgd, stc
 from fedtern.methods import METHODS
-from rows import Options, Row, Rows
+from rows import Options, Row, Rows, Target
 
 HERE = Path(__file__).parent
 
@@ -21,12 +21,31 @@ def codec(options: Options) -> Rows:
     """Whatever `codec.py --json` reports as multiples of adding two vectors."""
     command = [sys.executable, str(HERE / "codec.py"), "--json"]
     command += ["--repeats", "20"] if options.quick else []
+    command += ["--large"] if options.large else []
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    for name, ratio in found["ratios"].items():
-        if name != "np.add":
-            yield Row(name, "np.add of two such vectors", float(ratio), 1.0, "np.add")
+    yield from _multiples(found["ratios"], "", _COMPRESS, _APPLY)
+    per_symbol = found["ratios"].get("torch step + Golomb by symbol")
+    if per_symbol is not None:
+        ours = found["ratios"]["compress + encode"]
+        peer = "torch.topk with a per-symbol coder"
+        yield Row("compress + encode", peer, ours, per_symbol, "np.add", Target("<=", 1 / 15))
     yield Row("bytes of an update", "float32", found["bytes"], 4.0 * found["size"], "bytes")
+    if "large" in found:
+        yield from _multiples(found["large"]["ratios"], "10^8 values: ", _LARGE, None)
+
+
+_COMPRESS, _LARGE, _APPLY = Target("<=", 2.5), Target("<=", 1.8), Target("<=", 0.5)
+
+
+def _multiples(
+    ratios: dict[str, float], where: str, compress: Target, apply: Target | None
+) -> Rows:
+    targets = {"compress + encode": compress, "decode + apply": apply}
+    for name, ratio in ratios.items():
+        if name != "np.add":
+            peer, goal = "np.add of two such vectors", targets.get(name)
+            yield Row(where + name, peer, float(ratio), 1.0, "np.add", goal)
 
 
 def methods(options: Options) -> Rows:
