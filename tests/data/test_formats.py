@@ -51,6 +51,7 @@ def test_an_idx_pair_has_a_channel_axis_and_wide_labels(tmp_path):
         (gzip.compress(idx(np.zeros((2, 2, 2), np.uint8))[:-1]), "24 bytes .* but has 23"),
         (gzip.compress(b""), "begin with 00000803"),
     ],
+    ids=["not gzip", "cut short", "another kind", "too long", "too short", "nothing"],
 )
 def test_a_broken_idx_file_is_named_with_what_was_expected(tmp_path, data, words):
     path = tmp_path / "broken.gz"
