@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import signal
 from dataclasses import replace
@@ -218,6 +219,39 @@ def test_small_models_and_explicit_wishes_decide_who_trains():
         choose_trainer(small, -1)
 
 
+def test_large_stacks_and_processes_of_a_pool_do_without_workers(monkeypatch):
+    def wide() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 2000), nn.ReLU(), nn.Linear(2000, 4))
+
+    assert isinstance(choose_trainer(local(wide), 2), StackTraining)
+    small = local(convolution)
+    monkeypatch.setattr(multiprocessing.current_process(), "_config", {"daemon": True})
+    assert choose_trainer(small, 2) is small
+    assert isinstance(choose_trainer(local(perceptron)), StackTraining)
+
+
+def test_who_goes_on_after_closing_is_told_so():
+    many = ParallelTraining(local(convolution), 2)
+    weights = many.local.model.weights
+    many.close()
+    many.close()
+    with pytest.raises(FedternError, match="this federation has been closed"):
+        many.evaluate(weights)
+
+
+def test_a_forked_copy_does_not_end_the_workers():
+    many = ParallelTraining(local(convolution), 2)
+    weights = many.local.model.weights
+    try:
+        if (child := os.fork()) == 0:
+            many.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert len(list(many.train(weights, [Job(0, 0), Job(1, 0), Job(2, 0)]))) == 3
+    finally:
+        many.close()
+
+
 @pytest.mark.parametrize("method", [stc(0.1, 0.1, local_steps=2), sgd(), METHODS["structured"]()])
 @pytest.mark.parametrize("model", [convolution, perceptron])
 def test_a_federation_gives_the_same_bytes_whatever_the_number_of_workers(model, method):
@@ -360,7 +394,8 @@ def test_where_a_system_promises_little_there_is_room_for_what_is_in_work(monkey
         return Blocks(size, count)
 
     one = local(convolution)
-    weights, wanted = one.model.weights, [Job(i, 0) for i in range(6)]
+    weights = one.model.weights
+    wanted = [Job(i, 0, 0, np.ones_like(weights)) for i in range(6)]
     monkeypatch.setattr(workers, "Blocks", some)
     many = ParallelTraining(one, 2)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from dataclasses import replace
 
 from fedtern.data import Split
@@ -17,6 +18,7 @@ from fedtern.training.sgd import Sgd
 from fedtern.training.stacks import StackTraining
 
 _SMALL = 20_000  # parameters below which a message to another process takes longer than a step
+_LARGE = 100_000  # parameters from which on a cohort's vectors take more memory than time is saved
 
 
 def prepare(
@@ -47,23 +49,26 @@ def prepare(
 def choose_trainer(local: LocalTraining, workers: int | None = None) -> Trainer:
     """The fastest trainer for a model; ``workers`` is a number of processes, by default of cores.
 
+    Where they cannot be forked, there is only this one.
+
     What a stack of linear layers computes is the same up to rounding only: it is chosen by the
     model alone, so that an experiment gives the same bytes whatever ``workers`` is.
     """
     if workers is not None and workers < 0:
         raise ValueError(f"workers must not be negative, got {workers}")
     training = StackTraining(local) if StackTraining.suits(local) else local
+    size, together = local.model.layout.size, training.together > 1
+    if not _can_fork(local) or (together and size >= _LARGE):
+        return training
     if workers is None:
-        workers = _worthwhile(training)
+        workers = cores() if together or size >= _SMALL else 0
     return ParallelTraining(training, workers) if workers > 1 else training
 
 
-def _worthwhile(training: LocalTraining | StackTraining) -> int:
-    """As many processes as there are cores, where they can share memory and the work is enough."""
-    model = training.local.model if isinstance(training, StackTraining) else training.model
-    alone = training.together == 1 and model.layout.size < _SMALL
-    forks = "fork" in multiprocessing.get_all_start_methods()
-    return cores() if forks and model.flat.device.type == "cpu" and not alone else 0
+def _can_fork(local: LocalTraining) -> bool:
+    """Whether other processes can train this model, with data that they share with this one."""
+    alone = multiprocessing.current_process().daemon  # one of somebody's pool has no children
+    return sys.platform == "linux" and local.model.flat.device.type == "cpu" and not alone
 
 
 def cores() -> int:

@@ -69,18 +69,21 @@ class ParallelTraining:
         context = multiprocessing.get_context("fork")
         self._workers: list[_Worker] = []
         self._selector = selectors.DefaultSelector()
-        for core in _cores_for(workers):
-            ours, theirs = context.Pipe()
-            others = [worker.pipe for worker in self._workers] + [ours]
-            orders = (reading, self._orders)
-            arguments = (training, self._weights, self._blocks, orders, theirs, others, core)
-            process = context.Process(target=work, args=arguments, daemon=True)
-            process.start()
-            theirs.close()
-            self._workers.append(_Worker(process, ours))
-            self._selector.register(ours, selectors.EVENT_READ, self._workers[-1])
-        os.close(reading)
-        self._end = weakref.finalize(self, _end, self._orders, self._workers, self._selector)
+        parts = (os.getpid(), self._orders, self._workers, self._selector)
+        self._end = weakref.finalize(self, _end, *parts)
+        try:
+            for core in _cores_for(workers):
+                ours, theirs = context.Pipe()
+                others = [worker.pipe for worker in self._workers] + [ours]
+                orders = (reading, self._orders)
+                arguments = (training, self._weights, self._blocks, orders, theirs, others, core)
+                process = context.Process(target=work, args=arguments, daemon=True)
+                process.start()
+                theirs.close()
+                self._workers.append(_Worker(process, ours))
+                self._selector.register(ours, selectors.EVENT_READ, self._workers[-1])
+        finally:
+            os.close(reading)
 
     def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
         """What becomes of each job, in their order; all start from the same weights.
@@ -101,13 +104,14 @@ class ParallelTraining:
             while following in done:
                 yield done.pop(following)
                 following += 1
-            for number, held, _ in self._hear() if self._given else []:
-                if held is not None:
-                    done[number] = self._spare(held[0])
-                if len(self._given) <= (self._ahead - 1) * self.together:
-                    self._give(waiting)
+            heard = self._hear() if self._given else []
+            done |= {number: self._spare(held[0]) for number, held, _ in heard if held is not None}
+            del heard  # and with it the vectors that have been copied, for there may be few
+            while len(self._given) <= (self._ahead - 1) * self.together and self._give(waiting):
+                pass
 
-    def _give(self, waiting: Iterator[Job]) -> None:
+    def _give(self, waiting: Iterator[Job]) -> bool:
+        """Have more jobs done; False where there are none."""
         moves, take = bool(self.local.sgd.momentum), self._blocks.take
         turns = []
         for job in islice(waiting, self.together):
@@ -118,6 +122,7 @@ class ParallelTraining:
             turns.append(((outcome, before), (job.client, job.position, job.round, *places)))
         if turns:
             self._order(TRAIN, turns)
+        return bool(turns)
 
     def _spare(self, outcome: Outcome) -> Outcome:
         """An outcome where it is, or elsewhere if its place is needed for another."""
@@ -149,16 +154,19 @@ class ParallelTraining:
 
     def _order(self, kind: int, turns: Sequence[tuple[_Held, tuple[int, ...]]]) -> None:
         """Have something done together."""
+        if self._orders < 0:
+            raise FedternError("this federation has been closed: make another, or resume its run")
         given, data = dict(enumerate((held for held, _ in turns), self._number)), b""
         for number, (_, numbers) in zip(given, turns, strict=True):
             rest = [0] * (ORDER_LENGTH - 3 - len(numbers))
             data += ORDER.pack(kind, number, len(turns), *numbers, *rest)
+        # Before it is written: whoever is interrupted in between must not give a number twice.
+        self._given |= given
+        self._number += len(turns)
         try:
             os.write(self._orders, data)
         except OSError:  # there is nobody left to read it
             raise self._died(self._workers[0]) from None
-        self._given |= given
-        self._number += len(turns)
 
     def _hear(self, *, careless: bool = False) -> list[tuple[int, _Held, Chunks]]:
         """What workers have to say, once one has; if it is an error, it is raised or forgotten."""
@@ -191,16 +199,21 @@ class ParallelTraining:
     def close(self) -> None:
         """End the processes, which would also end when nobody holds this any more."""
         self._end()
+        self._orders = -1
 
 
-def _end(orders: int, workers: Sequence[_Worker], selector: selectors.BaseSelector) -> None:
-    with suppress(OSError):  # closing is not enough: others may have a copy of the pipe
-        os.write(orders, len(workers) * ORDER.pack(END, *[0] * (ORDER_LENGTH - 1)))
+def _end(
+    parent: int, orders: int, workers: Sequence[_Worker], selector: selectors.BaseSelector
+) -> None:
+    ours = os.getpid() == parent  # or somebody has forked, and it is not for a copy to end them
+    if ours:
+        with suppress(OSError):  # closing is not enough: others may have a copy of the pipe
+            os.write(orders, len(workers) * ORDER.pack(END, *[0] * (ORDER_LENGTH - 1)))
     os.close(orders)
     selector.close()
     for worker in workers:
         worker.pipe.close()
-    for worker in workers:
+    for worker in workers if ours else ():
         worker.process.join(5)
         if worker.process.is_alive():
             worker.process.kill()

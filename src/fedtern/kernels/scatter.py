@@ -62,6 +62,8 @@ def count_bits(sets: Iterable[NDArray[np.uint8]], size: int) -> NDArray[np.int32
     """
     counts, lanes, words = np.zeros(size, np.int32), np.zeros((size + 7) // 8, np.uint64), _spread()
     for turn, bits in enumerate(sets):
+        if bits.size != lanes.size:
+            raise ValueError(f"got {8 * bits.size} bits in a set, expected {size}")
         if turn and turn % 255 == 0:  # a lane's bytes hold no more
             add_lanes(counts, lanes)
         add_bits(lanes, bits, words)
