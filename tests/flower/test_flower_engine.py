@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,13 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left():
+    """Ray forgets to close files: here that is let pass, in the test that came next it would not."""
+    yield
+    gc.collect()
 
 
 METHODS = ["stc", "fedavg:local_steps=5", "signsgd", "topk"]
