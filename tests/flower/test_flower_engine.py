@@ -45,7 +45,7 @@ def _one_thread():
 
 @pytest.fixture(autouse=True)
 def _nothing_left():
-    """Ray forgets to close files: here that is let pass, in the test that came next it would not."""
+    """Ray forgets to close files: here that is let pass, in the next test it would not be."""
     yield
     gc.collect()
 
