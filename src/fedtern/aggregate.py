@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fedtern.kernels import count_bits
+from fedtern.kernels import count_votes
 from fedtern.layout import Vector
 from fedtern.updates import Signs, Update
 
@@ -52,7 +52,4 @@ class MajorityVote:
             if update.size != size:
                 raise ValueError(f"got votes on {update.size} weights and on {size}")
             votes.append(update.bits)
-        up = count_bits(votes, size)
-        up *= 2
-        up -= np.int32(len(updates))
-        return up.astype(np.float32)
+        return count_votes(votes, size).astype(np.float32)

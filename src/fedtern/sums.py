@@ -15,7 +15,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtern.kernels import count_bits, merge_touches, scatter_add
+from fedtern.kernels import count_votes, merge_touches, scatter_add
 from fedtern.layout import Vector
 from fedtern.updates import POSITIONAL, Signs, Sparse, Ternary, Update, is_empty
 
@@ -76,9 +76,7 @@ def merge(updates: Sequence[Update]) -> Series | Tally | None:
 
 def _tally(updates: Sequence[Signs]) -> Tally:
     size, turns = updates[0].size, len(updates)
-    counts = count_bits((update.bits for update in updates), size)
-    counts *= 2
-    counts -= np.int32(turns)
+    counts = count_votes([update.bits for update in updates], size)
     return Tally(size, turns, counts, updates[0].step)
 
 

@@ -24,7 +24,7 @@ from fedtern.training.clients import Job
 from fedtern.training.examples import Examples
 from fedtern.training.flat import FlatModel, Outcome
 from fedtern.training.sgd import Sgd
-from fedtern.updates import POSITIONAL
+from fedtern.updates import named
 
 _VELOCITY = "training.velocity"  # among the vectors that a client's memory has
 _WITNESS = (1 << 64) - 1  # the id of a client that only listens
@@ -144,7 +144,6 @@ class Federation:
         uplink.memory = {n: v for n, v in state.items() if n != _VELOCITY}
         with self.meter.phase("compress"):
             update, memory = uplink.compress(trained.delta, self.server.round, trained.moments)
-        sent = update.indices.size if isinstance(update, POSITIONAL) else None
         with self.meter.phase("encode"):
             data = uplink.seal(update, memory, self.witness.stamp, self.server.round)
         with self.meter.phase("decode"):
@@ -155,7 +154,7 @@ class Federation:
             method.forget(trained.velocity, update)
         with self.meter.phase("states"):
             self._states.put(i, kept)
-        return len(data), bits(method.up, self.server.terms.layout, sent=sent)
+        return len(data), bits(method.up, self.server.terms.layout, sent=named(update))
 
     def close(self) -> None:
         """End the processes that train, if there are any."""

@@ -48,7 +48,7 @@ def work(
     if core is not None:
         # Or the parent's short turns would move workers about, and their caches would not follow.
         os.sched_setaffinity(0, {core})
-    local = training if isinstance(training, LocalTraining) else training.local
+    local = training.local
     local.model.share(weights)
     while order := os.read(reading, ORDER.size):
         kind, number, together, *rest = ORDER.unpack(order)

@@ -55,7 +55,7 @@ class ParallelTraining:
     """
 
     def __init__(self, training: LocalTraining | StackTraining, workers: int) -> None:
-        self.local = local = training if isinstance(training, LocalTraining) else training.local
+        self.local = local = training.local
         self.together = training.together
         workers = 1 if self.together > 1 else workers
         size = local.model.layout.size
@@ -94,8 +94,7 @@ class ParallelTraining:
         self._weights[...] = weights
         waiting = iter(jobs)
         first = self._number
-        for _ in range(self._ahead):
-            self._give(waiting)
+        self._keep_busy(waiting)
         return self._outcomes(waiting, first)
 
     def _outcomes(self, waiting: Iterator[Job], following: int) -> Iterator[Outcome]:
@@ -107,8 +106,12 @@ class ParallelTraining:
             heard = self._hear() if self._given else []
             done |= {number: self._spare(held[0]) for number, held, _ in heard if held is not None}
             del heard  # and with it the vectors that have been copied, for there may be few
-            while len(self._given) <= (self._ahead - 1) * self.together and self._give(waiting):
-                pass
+            self._keep_busy(waiting)
+
+    def _keep_busy(self, waiting: Iterator[Job]) -> None:
+        """Give orders until there are as many as there may be, or no more jobs."""
+        while len(self._given) <= (self._ahead - 1) * self.together and self._give(waiting):
+            pass
 
     def _give(self, waiting: Iterator[Job]) -> bool:
         """Have more jobs done; False where there are none."""

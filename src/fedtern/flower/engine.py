@@ -26,7 +26,7 @@ from fedtern.flower.ledger import Ledger
 from fedtern.flower.metrics import weight_of
 from fedtern.flower.session import Session
 from fedtern.protocol import Upload
-from fedtern.updates import POSITIONAL
+from fedtern.updates import named
 
 T = TypeVar("T")
 _TIMEOUT = 3600.0
@@ -145,8 +145,7 @@ class FlowerFederation(Federation):
     def _counted(self, data: bytes) -> tuple[int, float]:
         terms = self.server.terms
         update = Upload.open(data, terms).update
-        sent = update.indices.size if isinstance(update, POSITIONAL) else None
-        return len(data), bits(terms.method.up, terms.layout, sent=sent)
+        return len(data), bits(terms.method.up, terms.layout, sent=named(update))
 
     def close(self) -> None:
         """End the simulation."""

@@ -7,7 +7,7 @@ from fedtern.kernels.bitstream import (
     unpack_levels,
 )
 from fedtern.kernels.elias import decode_levels, encode_levels, measure_levels
-from fedtern.kernels.scatter import count_bits, scatter_add, scatter_signs, tally
+from fedtern.kernels.scatter import count_votes, scatter_add, scatter_signs, tally
 from fedtern.kernels.seeded import random_signs, rotate, sample_positions
 from fedtern.kernels.selection import add_top_k, first_unsafe, top_k
 from fedtern.kernels.touches import (
@@ -21,8 +21,8 @@ from fedtern.kernels.touches import (
 
 __all__ = [
     "add_top_k",
-    "count_bits",
     "count_touched",
+    "count_votes",
     "decode_gaps",
     "decode_levels",
     "encode_gaps",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -54,11 +54,13 @@ def tally(
         weights[i] = np.float32(np.float64(base[i]) + step * np.float64(counts[i]))
 
 
-def count_bits(sets: Iterable[NDArray[np.uint8]], size: int) -> NDArray[np.int32]:
-    """In how many of several sets each of ``size`` bits is 1; eight to a byte, lowest first.
+def count_votes(sets: Sequence[NDArray[np.uint8]], size: int) -> NDArray[np.int32]:
+    """How often each of ``size`` bits is 1 in several sets, less how often it is 0.
 
-    >>> count_bits([np.uint8([0b101]), np.uint8([0b100])], 3)
-    array([1, 0, 2], dtype=int32)
+    Bits lie eight to a byte, lowest first.
+
+    >>> count_votes([np.uint8([0b101]), np.uint8([0b100])], 3)
+    array([ 0, -2,  2], dtype=int32)
     """
     counts, lanes, words = np.zeros(size, np.int32), np.zeros((size + 7) // 8, np.uint64), _spread()
     for turn, bits in enumerate(sets):
@@ -68,6 +70,8 @@ def count_bits(sets: Iterable[NDArray[np.uint8]], size: int) -> NDArray[np.int32
             add_lanes(counts, lanes)
         add_bits(lanes, bits, words)
     add_lanes(counts, lanes)
+    counts *= 2
+    counts -= np.int32(len(sets))
     return counts
 
 

@@ -68,6 +68,11 @@ class LocalTraining:
 
     together = 1
 
+    @property
+    def local(self) -> LocalTraining:
+        """Itself: whoever trains has one, or is one."""
+        return self
+
     def __init__(
         self,
         model: FlatModel,

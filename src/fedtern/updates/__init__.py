@@ -28,6 +28,7 @@ __all__ = [
     "Update",
     "is_empty",
     "largest",
+    "named",
     "nbytes",
     "segment_of",
 ]
@@ -55,6 +56,11 @@ def nbytes(update: Update) -> int:
     return held + (4 * update.indices.size if isinstance(update, Ternary) else 0)
 
 
+def named(update: Update) -> int | None:
+    """How many positions an update names; None for one that does not name them."""
+    return update.indices.size if isinstance(update, POSITIONAL) else None
+
+
 def is_empty(update: Update) -> bool:
     """Whether an update is known to change nothing."""
-    return isinstance(update, POSITIONAL) and update.indices.size == 0
+    return named(update) == 0
