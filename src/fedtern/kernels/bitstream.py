@@ -125,7 +125,7 @@ def _get(data: NDArray[np.uint8], at: Scalar, width: Scalar) -> Scalar:
 def pack_levels(levels: NDArray[np.int32], width: Scalar, out: NDArray[np.uint8]) -> None:
     """Write non-negative levels at ``width`` bits each, up to 32, a machine word at a time."""
     word, bits, at = np.uint64(0), np.int64(0), np.int64(0)
-    # Like the remainders of ``encode_gaps``: one function for both takes twice to six times as long.
+    # Like the remainders of ``encode_gaps``: one function for both takes two to six times as long.
     for i in range(levels.size):
         level = np.uint64(levels[i])
         word |= level << np.uint64(bits)
