@@ -62,16 +62,54 @@ def test_an_ordering_that_does_not_hold_says_so_with_its_figures(tmp_path):
 def test_each_method_is_judged_by_the_momentum_that_suits_it_better(tmp_path):
     for seed, accuracy in enumerate((0.84, 0.86)):
         finish(tmp_path, cell("stc", SKEWED, seed=seed), accuracy)
+        finish(tmp_path, cell("fedavg", SKEWED, 0.9, seed=seed), 0.8)
     finish(tmp_path, cell("stc", SKEWED, 0.9), 0.2)
     finish(tmp_path, cell("fedavg", SKEWED), 0.3)
-    finish(tmp_path, cell("fedavg", SKEWED, 0.9), 0.8)
     rows, details = summary(tmp_path)
     first = details[0]
-    assert (first["ours"], first["other"]) == ("85.0 % (m=0, 2 seeds)", "80.0 % (m=0.9, 1 seed)")
+    assert first["ours"] == "85.0 ± 1.4 % (m=0, 2 seeds)"
+    assert first["other"] == "80.0 % (m=0.9, 2 seeds)"
     # Momentum off is better for STC here, and worse for FedAvg.
     assert about(rows, "small batches, or non-iid data at low participation") == (
         "held in part", 1, 2,
     )  # fmt: skip
+
+
+def test_only_seeds_that_both_have_are_compared(tmp_path):
+    for seed, accuracy in ((0, 0.6), (1, 0.9), (2, 0.9)):
+        finish(tmp_path, cell("stc", SKEWED, seed=seed), accuracy)
+    finish(tmp_path, cell("fedavg", SKEWED, seed=0), 0.7)
+    finish(tmp_path, cell("signsgd", SKEWED, seed=7), 0.7)
+    rows, details = summary(tmp_path)
+    assert about(rows, "non-iid data: STC above FedAvg") == ("did not hold here", 0, 1)
+    assert about(rows, "non-iid data: STC above signSGD")[0] == "not yet run"
+    assert details[0]["ours"] == "60.0 % (m=0, 1 seed)"
+    assert details[0]["spread"] is None
+
+
+def test_what_seeds_disagree_about_is_called_close(tmp_path):
+    for seed, (ours, clear, unclear) in enumerate(((0.80, 0.7, 0.85), (0.82, 0.7, 0.75))):
+        finish(tmp_path, cell("stc", SKEWED, seed=seed), ours)
+        finish(tmp_path, cell("fedavg", SKEWED, seed=seed), clear)
+        finish(tmp_path, cell("signsgd", SKEWED, seed=seed), unclear)
+    made, details = check(Results(tmp_path))
+    assert {row["statement"]: row["close"] for row in made.values if row["comparisons"]} == {
+        "non-iid data: STC above FedAvg": 0,
+        "non-iid data: STC above signSGD": 1,
+        "STC compresses up and down": 0,
+    }
+    assert [row["verdict"] for row in details.shown][:2] == ["holds", "holds, close"]
+    assert round(details.values[1]["margin"], 9) == 0.01
+    assert round(details.values[1]["spread"], 6) == 0.084853
+
+
+def test_a_target_counts_as_reached_where_every_seed_reaches_it(tmp_path):
+    for seed in (0, 1):
+        finish(tmp_path, cell("stc", seed=seed), 0.8, 0.92, up=1e3)
+        finish(tmp_path, cell("fedavg", seed=seed), 0.8, 0.92 - seed / 10, up=1)
+    rows, details = summary(tmp_path)
+    assert about(rows, "iid data: STC sends the least") == ("held", 2, 2)
+    assert {row["other"] for row in details if row["claim"] == "Lesson 4"} == {"n.a."}
 
 
 def test_momentum_counts_for_signs_everywhere(tmp_path):

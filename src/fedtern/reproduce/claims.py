@@ -102,7 +102,10 @@ CLAIMS = (
 NOTES = (
     "Every finished run counts, whoever asked for it; where one place was run for several numbers"
     " of iterations, the longest runs. Accuracies are the highest of each run, on average over"
-    " seeds; of momentum on and off, the better one of each method, as in the paper.",
+    " the seeds that both sides have, ± their standard deviation; of momentum on and off, the"
+    " better one of each method, as in the paper.",
+    "Close: the difference is smaller than its standard deviation over seeds, so that other seeds"
+    " may well decide otherwise.",
     f"Non-iid: fewer than 10 classes for each client. Small batches: below {SMALL_BATCH}. Low"
     f" participation: below {100 * LOW:g} %; for Lesson 6, {100 * LOW:g} % as well.",
     f"R1: up by more than ×{STRONG:g} and down by more than ×{COMPRESSED:g}. R2 and R3: against"
@@ -135,6 +138,7 @@ def check(results: Results) -> tuple[Table, Table]:
             "verdict": verdict(found),
             "holds": sum(c.holds for c in found),
             "comparisons": len(found),
+            "close": sum(c.close for c in found),
         }
         for claim, found in asked
     ]
@@ -144,6 +148,7 @@ def check(results: Results) -> tuple[Table, Table]:
             "statement": row["statement"],
             "verdict": row["verdict"],
             "holds in": f"{row['holds']} of {row['comparisons']}",
+            "close": str(row["close"] or ""),
         }
         for row in values
     ]
@@ -165,6 +170,7 @@ def _values(claim: Claim, found: Comparison) -> dict[str, Any]:
         "ours": found.ours,
         "other": found.other,
         "margin": found.margin if math.isfinite(found.margin) else None,
+        "spread": found.spread,
         "holds": found.holds,
     }
 
@@ -179,7 +185,7 @@ def _shown(claim: Claim, found: Comparison) -> dict[str, str]:
         "what": found.what,
         "first": found.ours,
         "second": found.other,
-        "verdict": "holds" if found.holds else "does not hold",
+        "verdict": ("holds" if found.holds else "does not hold") + ", close" * found.close,
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from fedtern.advice.situation import LOW_PARTICIPATION, SMALL_BATCH
@@ -21,6 +22,7 @@ from fedtern.reproduce.scenes import (
     in_seeds,
     usual,
 )
+from fedtern.reproduce.scores import points, spread
 from fedtern.reproduce.verdicts import COMPRESSED, STRONG
 
 Scenes = Mapping[Key, Scene]
@@ -28,7 +30,10 @@ Gentler = Callable[[Environment], Environment]
 
 
 class Comparison(NamedTuple):
-    """One ordering in one scene; ``ours`` should win over ``other`` if the paper is right."""
+    """One ordering in one scene; ``ours`` should win over ``other`` if the paper is right.
+
+    ``spread`` is the standard deviation of the margin over seeds, where there are several.
+    """
 
     scene: Scene
     what: str
@@ -36,6 +41,12 @@ class Comparison(NamedTuple):
     other: str
     margin: float
     holds: bool
+    spread: float | None = None
+
+    @property
+    def close(self) -> bool:
+        """Whether other seeds might well have given the other verdict."""
+        return self.spread is not None and abs(self.margin) < self.spread
 
 
 def non_iid(place: Environment) -> bool:
@@ -57,9 +68,19 @@ def low_participation(place: Environment) -> bool:
 def _compared(
     scene: Scene, what: str, ours: Standing | None, other: Standing | None
 ) -> Iterator[Comparison]:
-    if ours is not None and other is not None:
-        margin = ours.accuracy - other.accuracy
-        yield Comparison(scene, what, ours.words, other.words, margin, margin > 0)
+    """Which is higher, by the seeds that both were run with."""
+    if ours is None or other is None:
+        return
+    if seeds := sorted(ours.best.keys() & other.best.keys()):
+        first, second = (standing.only(seeds).words for standing in (ours, other))
+        margins = [ours.best[seed] - other.best[seed] for seed in seeds]
+        yield _judged(scene, what, first, second, margins)
+
+
+def _judged(scene: Scene, what: str, first: str, second: str, margins: list[float]) -> Comparison:
+    """Who wins by how much, on average over seeds."""
+    margin = fmean(margins)
+    return Comparison(scene, what, first, second, margin, margin > 0, spread(margins))
 
 
 def above(
@@ -140,18 +161,26 @@ def falls_less(gentler: Mapping[str, Gentler], scenes: Scenes) -> Iterator[Compa
             easy = scenes.get(scene.key._replace(environment=ease(scene.key.environment)))
             if easy is None or easy is scene:
                 continue
-            pairs = [(easy.better(m), scene.better(m)) for m in (STC, FEDAVG)]
-            falls = [(a.accuracy - b.accuracy, min(a.seeds, b.seeds)) for a, b in pairs if a and b]
-            if len(falls) == 2:
-                ours, other = (_fall(*fall) for fall in falls)
-                margin = falls[1][0] - falls[0][0]
+            ours, other = (_falls(easy.better(m), scene.better(m)) for m in (STC, FEDAVG))
+            if seeds := sorted(ours.keys() & other.keys()):
+                first, second = (_fall([falls[seed] for seed in seeds]) for falls in (ours, other))
+                margins = [other[seed] - ours[seed] for seed in seeds]
                 title = f"STC loses less to {what} than FedAvg"
-                yield Comparison(scene, title, ours, other, margin, margin > 0)
+                yield _judged(scene, title, first, second, margins)
 
 
-def _fall(fall: float, seeds: int) -> str:
-    verb = "loses" if fall >= 0 else "gains"
-    return f"{verb} {100 * abs(fall):.1f} points ({in_seeds(seeds)})"
+def _falls(easy: Standing | None, hard: Standing | None) -> dict[int, float]:
+    """What each seed loses that was run in both places."""
+    if easy is None or hard is None:
+        return {}
+    both = easy.best.keys() & hard.best.keys()
+    return {seed: easy.best[seed] - hard.best[seed] for seed in both}
+
+
+def _fall(falls: list[float]) -> str:
+    fall = fmean(falls)
+    verb, fewer = ("loses", falls) if fall >= 0 else ("gains", [-f for f in falls])
+    return f"{verb} {points(fewer)} points ({in_seeds(len(falls))})"
 
 
 HARDSHIPS: dict[str, Gentler] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from fedtern.files import write_whole
 from fedtern.reproduce.artefact import Artefact, Table
 from fedtern.reproduce.results import Results
 from fedtern.reproduce.settings import Settings
+
+_WORD = re.compile(r"[^\W\d_]{4}")  # not n.a., MB or the like
 
 
 def to_csv(table: Table) -> str:
@@ -45,12 +48,18 @@ def to_markdown(table: Table, *, lead: str = "", picture: str | None = None, lev
     columns = list(table.shown[0]) if table.shown else []
     lines = [f"{'#' * level} {table.title}", "", *([lead, ""] if lead else [])]
     if columns:
-        lines += [_line(columns), "|---" + "|---:" * (len(columns) - 1) + "|"]
+        sides = ["---", *("---" if _worded(table, name) else "---:" for name in columns[1:])]
+        lines += [_line(columns), f"|{'|'.join(sides)}|"]
         lines += [_line(list(row.values())) for row in table.shown]
     lines += ["", *(f"- {note}" for note in table.notes), ""]
     if picture is not None:
         lines += [f"![{table.title}]({picture})", ""]
     return "\n".join(lines)
+
+
+def _worded(table: Table, column: str) -> bool:
+    """Whether there are words in a column, which are read from the left; numbers are not."""
+    return any(_WORD.search(row[column]) for row in table.shown)
 
 
 def _line(cells: list[str]) -> str:

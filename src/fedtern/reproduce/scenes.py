@@ -12,6 +12,7 @@ from fedtern.environment import Environment
 from fedtern.experiments import Experiment
 from fedtern.experiments.experiment import complete, parse_method
 from fedtern.report.words import digits, method_label
+from fedtern.reproduce.scores import percent
 from fedtern.reproduce.table4 import goal, reached
 
 STC, FEDAVG, SIGNSGD = (
@@ -58,16 +59,25 @@ class Key(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """A method in a scene: its accuracy on average, and the momentum and seeds that gave it."""
+    """A method in a scene: the highest accuracy of each seed, and the momentum that gave them."""
 
-    accuracy: float
+    best: Mapping[int, float]
     momentum: float
-    seeds: int
+
+    @property
+    def accuracy(self) -> float:
+        """That of its seeds on average."""
+        return fmean(self.best.values())
+
+    def only(self, seeds: Iterable[int]) -> Standing:
+        """The same with some of the seeds."""
+        return self._replace(best={seed: self.best[seed] for seed in seeds})
 
     @property
     def words(self) -> str:
         """The accuracy for a reader."""
-        return f"{100 * self.accuracy:.1f} % (m={self.momentum:g}, {in_seeds(self.seeds)})"
+        best = tuple(self.best.values())
+        return f"{percent(best)} (m={self.momentum:g}, {in_seeds(len(best))})"
 
 
 class Arrival(NamedTuple):
@@ -91,13 +101,13 @@ class Scene:
     runs: list[tuple[Experiment, list[Round]]] = field(default_factory=list)
 
     def standing(self, method: Mapping[str, Any], momentum: float) -> Standing | None:
-        """How a method did with a momentum: the mean of its seeds' highest accuracies."""
+        """How a method did with a momentum."""
         best = {
             cell.seed: max(r.accuracy for r in rounds)
             for cell, rounds in self.runs
             if cell.method == method and cell.momentum == momentum
         }
-        return Standing(fmean(best.values()), momentum, len(best)) if best else None
+        return Standing(best, momentum) if best else None
 
     def better(self, method: Mapping[str, Any]) -> Standing | None:
         """How a method did with the momentum that suits it better, as the paper compares."""
@@ -116,20 +126,25 @@ class Scene:
         return any(kind(cell.method) for cell, _ in self.runs)
 
     def cheapest(self, kind: Kind, amount: Callable[[Round], float]) -> Arrival | None:
-        """The least that any method of a kind took to the target, None if none got there."""
-        found: dict[str, list[float]] = {}
+        """The least that any method of a kind took to the target with each of its seeds, if any."""
+        found: dict[str, list[Round | None]] = {}
         for cell, rounds in self.runs:
-            if kind(cell.method) and (there := reached(rounds, self.target)):
+            if kind(cell.method):
                 label = f"{method_label(cell.method)}, m={cell.momentum:g}"
-                found.setdefault(label, []).append(amount(there))
-        every = [Arrival(fmean(seeds), label, len(seeds)) for label, seeds in found.items()]
+                found.setdefault(label, []).append(reached(rounds, self.target))
+        every = [
+            Arrival(fmean(amount(there) for there in seeds if there), label, len(seeds))
+            for label, seeds in found.items()
+            if None not in seeds
+        ]
         return min(every, default=None)
 
     @property
     def words(self) -> str:
         """The environment in the paper's notation, and what else is not usual."""
         place, base = self.key.environment, Environment()
-        data = f"{place.classes_per_client} classes" if place.split == "classes" else place.split
+        held = place.classes_per_client
+        data = f"{held} class{'es' * (held != 1)}" if place.split == "classes" else place.split
         parts = [f"{place.cohort_size}/{place.clients} clients", data, f"batch {place.batch_size}"]
         parts += [f"γ={place.gamma:g}"] if place.gamma != base.gamma else []
         parts += [f"{100 * place.public:g} % public"] if place.public else []
