@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 
 from fedtern.cli import app
 from fedtern.methods import METHODS
+from fedtern.training.flat import FlatModel
+from fedtern.training.tasks import get_task
 
 QUICK = [
     "--iterations",
@@ -79,6 +81,23 @@ def test_an_experiment_can_be_a_file(fedtern, tmp_path):
     assert json.loads(result.stdout.splitlines()[-1])["iteration"] == 10
 
 
+def test_a_trained_model_can_be_taken_away(fedtern, tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    run = json.loads(fedtern("run", *QUICK, "--json").stdout.splitlines()[-1])
+    result = fedtern("export", run["run"], "--out", "m.safetensors")
+    assert result.stdout == "650 parameters in 2 tensors: m.safetensors\n"
+    task = get_task("logistic-digits")
+    model, (_, test) = task.build(seed=1), task.examples(task.load(None), "cpu")
+    model.load_state_dict(safetensors.load_file(tmp_path / "m.safetensors"))
+    loss, accuracy = FlatModel(model).evaluate(test)
+    assert (loss, accuracy) == pytest.approx((run["loss"], run["accuracy"]))
+    told = json.loads(fedtern("export", run["run"], "--json").stdout)
+    assert told == {"model": "model.safetensors", "parameters": 650}
+    (tmp_path / run["run"] / "checkpoint.safetensors").unlink()
+    assert "holds no checkpoint: run it again" in fedtern("export", run["run"]).stderr
+    assert "runs is no run of `fedtern run`" in fedtern("export", "runs").stderr
+
+
 def test_tasks_methods_and_splits_are_listed(fedtern, tmp_path):
     found = {
         row["task"]: row["parameters"]
@@ -122,6 +141,10 @@ def test_tasks_methods_and_splits_are_listed(fedtern, tmp_path):
         (["run", "--momentum", "2"], "momentum must be in [0, 1), got 2.0"),
         (["run", "--device", "cuda:77"], "device 'cuda:77' cannot be used"),
         (["run", "--config", "nope.toml"], "nope.toml: No such file"),
+        (
+            ["run", "mlp-digits", "--config", "e.toml", "--p-up", "1/4", "--gamma", "0.9"],
+            "e.toml says what to train: write task, --gamma, --p-up there, or leave it out",
+        ),
         (["run", "--out", "/proc/nowhere"], "cannot make /proc/nowhere"),
         (["split", "--plot", "/nowhere/x.png"], "/nowhere/x.png: No such file"),
         (["split", "--split", "odd"], "split must be one of"),

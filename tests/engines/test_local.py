@@ -214,19 +214,26 @@ def test_a_plain_module_and_arrays_can_be_simulated():
     inputs = rng.standard_normal((600, 8)).astype(np.float32)
     labels = (inputs.sum(axis=1) > 0).astype(np.int64)
     data = Dataset("own", inputs[:500], labels[:500], inputs[500:], labels[500:], num_classes=2)
-    rounds = list(
-        fedtern.simulate(
-            nn.Sequential(nn.Linear(8, 2)),
-            data,
-            stc(0.2, 0.2),
-            environment=Environment(clients=5, participation=0.4, classes_per_client=1),
-            iterations=60,
-            learning_rate=0.2,
-            evaluate_every=25,
-        )
+    model = nn.Sequential(nn.Linear(8, 2))
+    before = model[0].weight.detach().clone()
+    simulation = fedtern.simulate(
+        model,
+        data,
+        stc(0.2, 0.2),
+        environment=Environment(clients=5, participation=0.4, classes_per_client=1),
+        iterations=60,
+        learning_rate=0.2,
+        evaluate_every=25,
     )
+    np.testing.assert_array_equal(simulation.weights["0.weight"], before)
+    rounds = list(simulation)
     assert [r.iteration for r in rounds] == [25, 50, 60]
     assert rounds[-1].accuracy > 0.85
+    assert torch.equal(model[0].weight, before)
+    trained = {name: torch.from_numpy(weight) for name, weight in simulation.weights.items()}
+    model.load_state_dict(trained)
+    right = model(torch.from_numpy(inputs[500:])).argmax(1).numpy() == labels[500:]
+    assert right.mean() == pytest.approx(rounds[-1].accuracy)
 
 
 def test_delay_does_not_split_rounds(digits):

@@ -108,18 +108,23 @@ class Training(Splitting):
         """The experiment with a method as typed; flags it has no use for are an error if strict."""
         chosen = parse_method(method)
         known = complete({"name": chosen["name"]})
-        flags = ("p_up", "p_down", "local_steps", "scope", "delta", "weighted")
-        given = {name: getattr(self, name) for name in flags if getattr(self, name) is not None}
+        given = {name: getattr(self, name) for name in _METHOD if getattr(self, name) is not None}
         fitting = given if strict else {k: v for k, v in given.items() if k in known}
-        sgd = ("iterations", "learning_rate", "momentum", "weight_decay", "evaluate_every", "seed")
-        environment = self.environment(participation=self.participation, batch_size=self.batch_size)
-        rest = {name: getattr(self, name) for name in sgd}
+        environment = self.environment(**{name: getattr(self, name) for name in _TAKING_PART})
+        rest = {name: getattr(self, name) for name in _SGD}
         return Experiment.of(task, {**fitting, **chosen}, environment, **rest)
 
     @property
     def memory_bytes(self) -> int | None:
         """What residuals and momentum may take."""
         return None if self.memory is None else int(self.memory * (1 << 30))
+
+
+_TAKING_PART = ("participation", "batch_size")
+_SGD = ("iterations", "learning_rate", "momentum", "weight_decay", "evaluate_every", "seed")
+_METHOD = ("p_up", "p_down", "local_steps", "scope", "delta", "weighted")
+EXPERIMENT = (*(f.name for f in fields(Splitting)), *_TAKING_PART, *_SGD, *_METHOD)
+"""The options that say what is trained; the others say where."""
 
 
 def takes(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

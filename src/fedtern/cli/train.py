@@ -26,21 +26,22 @@ from fedtern.report import write_report
 
 @o.takes(o.Training)
 def run(
+    context: typer.Context,
     options: o.Training,
     task: o.Task = "logistic-digits",
     method: Annotated[str, typer.Option(help="What to send, like stc or stc:p_up=1/100.")] = "stc",
     config: Annotated[
-        Path | None, typer.Option(help="A TOML file in place of what is said here.")
+        Path | None, typer.Option(help="A TOML file that says what to train, in place of flags.")
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on where a run was stopped.")] = False,
 ) -> None:
     """Train a federation, by default the paper's base configuration of a hundred clients."""
     with one_sentence():
-        experiment = (
-            options.experiment(task, method, strict=True)
-            if config is None
-            else Experiment.from_toml(config)
-        )
+        if config is None:
+            experiment = options.experiment(task, method, strict=True)
+        else:
+            _nothing_beside(config, context)
+            experiment = Experiment.from_toml(config)
         found, path = _go(experiment, options, resume=resume)
     if options.as_json:
         typer.echo(json.dumps({"run": str(path), **asdict(found)}))
@@ -74,6 +75,19 @@ def compare(
     _print(results)
     if written is not None:
         typer.echo(f"report: {written.resolve()}")
+
+
+def _nothing_beside(config: Path, context: typer.Context) -> None:
+    """Refuse what the file would overrule without a word."""
+    given = [name for name in ("task", "method", *o.EXPERIMENT) if _typed(name, context)]
+    if given:
+        flags = ", ".join(n if n == "task" else f"--{n.replace('_', '-')}" for n in given)
+        raise ValueError(f"{config} says what to train: write {flags} there, or leave it out")
+
+
+def _typed(name: str, context: typer.Context) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _go(experiment: Experiment, options: o.Training, *, resume: bool) -> tuple[Round, Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from torch import nn
 from fedtern.data import Dataset, Split
 from fedtern.engines.local import Federation, Round, rounds_of
 from fedtern.environment import Environment
+from fedtern.layout import Vector
 from fedtern.methods import Method, stc
 from fedtern.training.augment import Augment, Transform
 from fedtern.training.flat import FlatModel
@@ -36,8 +37,8 @@ def simulate(
     device: torch.device | str = "cpu",
     memory_bytes: int | None = None,
     workers: int | None = None,
-) -> Iterator[Round]:
-    """Train a federation and yield where it stands at every evaluation.
+) -> Simulation:
+    """Train a federation, and say where it stands at every evaluation.
 
     ``model`` is a module, with the ``Dataset`` to train it on as ``data``; or the name of a task,
     with the directory that its dataset is in. What is sent is sparse ternary compression unless
@@ -45,11 +46,15 @@ def simulate(
     ``environment`` does. ``iterations`` are those of a client that always takes part; the model is
     tested every ``evaluate_every`` of them, by default fifty times. Residuals and momentum past
     ``memory_bytes`` are kept on disk. Clients train in so many ``workers`` at the same time, by
-    default as many as there are cores where that is faster, each with one thread of torch.
+    default as many as there are cores where that is faster, each with one thread of torch. A module
+    that is handed in stays as it is: what it became are the ``weights`` of what is returned.
 
-    >>> rounds = list(simulate("logistic-digits", iterations=40, evaluate_every=20))
+    >>> simulation = simulate("logistic-digits", iterations=40, evaluate_every=20)
+    >>> rounds = list(simulation)
     >>> [r.iteration for r in rounds], rounds[-1].loss < rounds[0].loss
     ([20, 40], True)
+    >>> {name: weight.shape for name, weight in simulation.weights.items()}
+    {'1.weight': (10, 64), '1.bias': (10,)}
 
     """
     if isinstance(model, str):
@@ -81,10 +86,34 @@ def simulate(
         memory_bytes=memory_bytes,
         workers=workers,
     )
-    return _played(federation, total, evaluate_every or max(total // 50, 1))
+    return Simulation(federation, total, evaluate_every or max(total // 50, 1))
 
 
-def _played(federation: Federation, iterations: int, evaluate_every: int) -> Iterator[Round]:
+class Simulation(Iterator[Round]):
+    """A federation that trains for as long as somebody asks where it stands."""
+
+    def __init__(self, federation: Federation, iterations: int, evaluate_every: int) -> None:
+        self._federation = federation
+        self._rounds = _played(federation, iterations, evaluate_every)
+
+    def __next__(self) -> Round:
+        """Train until the next evaluation."""
+        return next(self._rounds)
+
+    @property
+    def weights(self) -> dict[str, Vector]:
+        """Copies of the model's parameters as they are now, by name."""
+        server = self._federation.server
+        return server.terms.layout.unflatten(server.weights.copy())
+
+    def close(self) -> None:
+        """End the processes that train, if nobody is to ask again."""
+        self._rounds.close()
+
+
+def _played(
+    federation: Federation, iterations: int, evaluate_every: int
+) -> Generator[Round, None, None]:
     with closing(federation):
         yield from rounds_of(federation, iterations, evaluate_every)
 

@@ -22,7 +22,9 @@ from fedtern.errors import DecodeError, StoreError
 from fedtern.experiments.experiment import Experiment
 from fedtern.experiments.metrics import read_rounds, write_round
 from fedtern.files import Lock, write_whole
+from fedtern.layout import Vector
 from fedtern.snapshot import Snapshot
+from fedtern.training.flat import FlatModel
 
 LOCAL = "local"  # the engine that nobody has to name
 
@@ -177,16 +179,19 @@ class Run:
     def _restore(self, federation: Federation) -> None:
         """Go back to the last checkpoint, in the metrics as well."""
         if self.checkpoint.exists():
-            # Mapped, not read: it may be larger than what the clients' states may take.
-            with self.checkpoint.open("rb") as file:
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._restore_from(federation, data)
+            with self._saved() as snapshot:
+                federation.restore(snapshot)
         kept = [r for r in self.rounds() if r.iteration <= federation.iteration]
         write_whole(self.metrics, [write_round(r).encode() for r in kept])
 
-    def _restore_from(self, federation: Federation, data: bytes | mmap.mmap) -> None:
+    @contextmanager
+    def _saved(self) -> Iterator[Snapshot]:
+        """The last checkpoint, to be read from here; what is found to be wrong with it is said."""
+        # Mapped, not read: it may be larger than what the clients' states may take.
+        with self.checkpoint.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         try:
-            federation.restore(Snapshot.from_bytes(data))
+            yield Snapshot.from_bytes(data)
         except (DecodeError, KeyError) as error:
             raise StoreError(
                 f"{self.checkpoint} is damaged ({error}): remove it to start the run again"
@@ -204,6 +209,14 @@ class Run:
         """Add an evaluation that was made elsewhere."""
         with self.metrics.open("a") as lines:
             lines.write(write_round(found))
+
+    def weights(self) -> dict[str, Vector]:
+        """The model as of the last checkpoint, by the names of its parameters."""
+        if not self.checkpoint.exists():
+            raise StoreError(f"{self.path} holds no checkpoint: run it again")
+        layout = FlatModel(self.experiment.make_task().build(self.experiment.seed)).layout
+        with self._saved() as snapshot:
+            return layout.unflatten(snapshot.arrays["server.weights"].copy())
 
     def finish(self) -> None:
         """Write down that nothing else is to come."""
@@ -235,6 +248,15 @@ def open_run(
     if any(inside.suffix != ".draft" for inside in there):
         raise StoreError(f"{path} holds something that is not a run: choose another place")
     return run
+
+
+def find_run(path: Path) -> Run:
+    """The run that a directory holds."""
+    try:
+        experiment = Experiment.from_json(json.loads((path / "config.json").read_text()))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"{path} is no run of `fedtern run` or `compare`: {error}") from error
+    return open_run(experiment, path.parent, exactly=path)
 
 
 def _pretty(value: dict[str, Any]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedtern.engines.local import Round
 from fedtern.errors import StoreError
-from fedtern.experiments import Experiment, Run, open_run
+from fedtern.experiments import Experiment, Run, find_run, open_run
 
 if TYPE_CHECKING:
     from fedtern.reproduce.artefact import Artefact
@@ -62,10 +61,9 @@ class Results:
         """Everything that is finished, whoever asked for it; what is no run is passed over."""
         for path in sorted(self.out.glob("*/config.json")):
             try:
-                cell = Experiment.from_json(json.loads(path.read_text()))
-                run = open_run(cell, self.out, exactly=path.parent)
+                run = find_run(path.parent)
                 rounds = run.rounds() if run.finished() else []
-            except (StoreError, ValueError, TypeError, KeyError):
+            except (StoreError, ValueError):
                 continue
             if rounds:
-                yield cell, rounds
+                yield run.experiment, rounds
