@@ -68,7 +68,7 @@ def test_each_method_is_judged_by_the_momentum_that_suits_it_better(tmp_path):
     rows, details = summary(tmp_path)
     first = details[0]
     assert first["ours"] == "85.0 ± 1.4 % (m=0, 2 seeds)"
-    assert first["other"] == "80.0 % (m=0.9, 2 seeds)"
+    assert first["other"] == "80.0 ± 0.0 % (m=0.9, 2 seeds)"
     # Momentum off is better for STC here, and worse for FedAvg.
     assert about(rows, "small batches, or non-iid data at low participation") == (
         "held in part", 1, 2,

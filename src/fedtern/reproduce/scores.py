@@ -38,7 +38,8 @@ def points(values: Sequence[float]) -> str:
     if not values:
         return "–"
     deviation = spread(values)
-    return f"{100 * fmean(values):.1f}" + (f" ± {100 * deviation:.1f}" if deviation else "")
+    told = "" if deviation is None else f" ± {100 * deviation:.1f}"
+    return f"{100 * fmean(values):.1f}{told}"
 
 
 @dataclass(frozen=True)
