@@ -84,18 +84,11 @@ def test_an_experiment_can_be_a_file(fedtern, tmp_path):
 def test_a_trained_model_can_be_taken_away(fedtern, tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
     run = json.loads(fedtern("run", *QUICK, "--json").stdout.splitlines()[-1])
-    result = fedtern("export", run["run"], "--out", "m.safetensors")
-    assert result.stdout == "650 parameters in 2 tensors: m.safetensors\n"
     task = get_task("logistic-digits")
     model, (_, test) = task.build(seed=1), task.examples(task.load(None), "cpu")
-    model.load_state_dict(safetensors.load_file(tmp_path / "m.safetensors"))
+    model.load_state_dict(safetensors.load_file(tmp_path / run["run"] / "model.safetensors"))
     loss, accuracy = FlatModel(model).evaluate(test)
     assert (loss, accuracy) == pytest.approx((run["loss"], run["accuracy"]))
-    told = json.loads(fedtern("export", run["run"], "--json").stdout)
-    assert told == {"model": "model.safetensors", "parameters": 650}
-    (tmp_path / run["run"] / "checkpoint.safetensors").unlink()
-    assert "holds no checkpoint: run it again" in fedtern("export", run["run"]).stderr
-    assert "runs is no run of `fedtern run`" in fedtern("export", "runs").stderr
 
 
 def test_tasks_methods_and_splits_are_listed(fedtern, tmp_path):

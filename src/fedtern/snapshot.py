@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import struct
@@ -60,6 +61,15 @@ class Snapshot:
     def copies(self, prefix: str) -> dict[str, NDArray[Any]]:
         """Copies of those arrays, which outlive what the snapshot was read from."""
         return {name: array.copy() for name, array in self.starting_with(prefix).items()}
+
+    @property
+    def digest(self) -> str:
+        """What tells the arrays from others: names, types, shapes and every byte."""
+        found = hashlib.sha256()
+        for name, array in sorted(self.arrays.items()):
+            found.update(json.dumps([name, _NAMES[array.dtype], array.shape]).encode())
+            found.update(array.tobytes())
+        return found.hexdigest()[:16]
 
     def chunks(self) -> Iterator[bytes]:
         """The bytes in pieces, so that a large state need not exist twice."""

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from fedtern.advice import LESSONS, Point, Record, Situation, advise, collect, dump, load
+from fedtern.analytic import bits
 from fedtern.cli.app import app
 from fedtern.environment import Environment
+from fedtern.layout import Layout
+from fedtern.methods import METHODS, make_method
 from fedtern.report.runs import load_run
 
 STC = {"name": "stc", "p_up": 1 / 400, "p_down": 1 / 400, "local_steps": 1, "scope": "model"}
@@ -75,7 +79,7 @@ def test_momentum_is_as_in_the_better_run_and_both_are_named():
     [
         (Situation(classes=1), "stc", 0.0),
         (Situation(batch_size=1, latency=100), "stc", 0.0),
-        (Situation(participation=0.01, latency=100), "stc", 0.9),
+        (Situation(participation=0.01, latency=100), "stc", 0.0),
         (Situation(latency=100), "fedavg", 0.9),
         (Situation(latency=0.01), "stc", 0.9),
     ],
@@ -86,9 +90,60 @@ def test_without_runs_the_lessons_decide(situation, method, momentum):
     assert "by the lessons alone" in advice.reasons[0]
 
 
+@pytest.mark.parametrize(
+    ("situation", "option"),
+    [
+        (Situation(participation=0.01, latency=100), "stc:p_up=1/25,p_down=1/25,local_steps=25"),
+        (Situation(participation=0.01, latency=100, classes=2), "stc:p_up=1/400,p_down=1/400"),
+        (Situation(participation=0.01), "stc:p_up=1/400,p_down=1/400"),
+    ],
+)
+def test_where_rounds_are_slow_and_data_is_iid_there_are_fewer_of_them(situation, option):
+    assert advise(situation, []).method_option == option
+
+
 def test_runs_that_are_too_far_away_do_not_decide():
     advice = advise(Situation(clients=10_000, participation=0.001, batch_size=1), IID)
     assert "too far" in advice.reasons[0]
+    assert advice.far
+    out = CliRunner().invoke(app, ["advise", "--clients", "10000", "--participation", "0.0001"])
+    assert "which is too far to go by" in out.output
+
+
+def test_what_is_around_a_message_does_not_grow_with_the_model():
+    situation = Situation(parameters=785_000, up=1e3)
+    (stc, _) = sorted(advise(situation, IID).estimates, key=lambda e: e.up)
+    # 300 messages of 60 bytes, of which the formula knows 26: a hundred times that, and the rest.
+    formula = bits(make_method(STC).up, Layout.flat(7850)) / 8
+    larger = bits(make_method(STC).up, Layout.flat(785_000)) / 8
+    assert 25 < formula < 28
+    assert stc.up == pytest.approx(300 * (32 + (60 - 32) * larger / formula))
+    tiny = Situation(parameters=1, up=1e3)
+    assert all(e.up >= 300 * 32 for e in advise(tiny, IID).estimates if e.record.method is STC)
+
+
+def test_who_is_away_for_longer_downloads_more_up_to_the_model():
+    down = {}
+    for share in (0.1, 0.05, 1e-6):
+        situation = Situation(clients=10_000_000, participation=share, parameters=785_000)
+        for found in advise(situation, IID).estimates:
+            down.setdefault(found.record.method["name"], []).append(found.down)
+    near, half, never = down["stc"]
+    assert half == pytest.approx(2 * near, rel=0.05)
+    assert never < 300 * 5 * 4 * 785_000 * 1.01
+    assert len(set(down["fedavg"])) == 1
+
+
+def test_parameters_that_are_not_usual_are_part_of_the_method():
+    records = both([0.5, 0.8, 0.9], [0.1, 0.1, 0.1])
+    for method, option in (
+        ({"name": "dgc", "p": 0.01, "momentum": 0.0}, "dgc:p=1/100,momentum=0"),
+        ({"name": "structured", "rank": 2}, "structured:rank=2"),
+    ):
+        local = {**METHODS[method["name"]].parameters, **method}
+        points = records[0].points
+        odd = replace(records[0], method=local, points=tuple(p._replace(up=0.0) for p in points))
+        assert advise(Situation(parameters=7850, up=1e3), [odd, records[1]]).method_option == option
 
 
 def test_every_lesson_speaks_up_somewhere():
@@ -117,10 +172,11 @@ def test_records_survive_being_written():
     assert load(dump(IID))[0].points == IID[0].points
 
 
-def write_run(path, seed, accuracies, finished=True):
+def write_run(path, seed, accuracies, finished=True, method=STC):
     path.mkdir()
+    place = {"clients": 17, "participation": 1.0}
     config = {
-        "task": "logistic-mnist", "method": STC, "environment": {}, "iterations": 300,
+        "task": "logistic-mnist", "method": method, "environment": place, "iterations": 300,
         "learning_rate": 0.04, "momentum": 0.0, "weight_decay": 0.0, "seed": seed,
     }  # fmt: skip
     (path / "config.json").write_text(json.dumps({**config, "finished": finished}))
@@ -166,5 +222,16 @@ def test_the_command_refuses_in_a_sentence():
 
 def test_runs_of_ones_own_count(tmp_path):
     write_run(tmp_path / "a", 0, [0.5, 0.8, 0.9])
-    out = CliRunner().invoke(app, ["advise", "--runs", str(tmp_path / "a"), "--json"])
+    write_run(tmp_path / "b", 0, [0.1, 0.2, 0.95], method=FEDAVG)
+    write_run(tmp_path / "c", 1, [0.1], finished=False)
+    own = [option for name in "abc" for option in ("--runs", str(tmp_path / name))]
+    ours = ["advise", "--clients", "17", "--participation", "1", "--parameters", "7850", "--json"]
+    out = CliRunner().invoke(app, [*ours, *own])
     assert out.exit_code == 0, out.output
+    found = json.loads(out.stdout)
+    assert found["recorded_in"].startswith("logistic-mnist, 17 of 17 clients")
+    assert {row["best_accuracy"] for row in found["estimates"]} == {0.9, 0.95}
+    assert out.stderr == f"fedtern: {tmp_path / 'c'} is not finished and does not count\n"
+    alone = CliRunner().invoke(app, [*ours, "--runs", str(tmp_path / "a")])
+    assert "the answer is not from --runs" in alone.stderr
+    assert not json.loads(alone.stdout)["recorded_in"].startswith("logistic-mnist, 17 of 17")

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -167,7 +168,7 @@ def test_a_run_is_finished_only_once_its_weights_are_saved(tmp_path, monkeypatch
     assert not run.finished()
     list(run.go())
     assert run.finished()
-    assert _weights(run.checkpoint) == _weights(whole.checkpoint)
+    assert _end(run.path) == _end(whole.path)
     assert _untimed(run.metrics) == _untimed(whole.metrics)
 
 
@@ -184,10 +185,24 @@ def test_one_process_has_a_run_at_a_time(tmp_path):
 
 def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path):
     run = open_run(QUICK, tmp_path)
-    list(run.go())
+    list(run.go(stopped=iter([False, True]).__next__))
     run.checkpoint.write_bytes(run.checkpoint.read_bytes()[:-9])
     with pytest.raises(StoreError, match=r"checkpoint.safetensors is damaged .*remove it to start"):
         list(run.go())
+
+
+def test_a_finished_run_keeps_the_model_and_what_tells_its_state_from_others(tmp_path):
+    run = open_run(QUICK, tmp_path)
+    list(run.go(stopped=iter([False, True]).__next__))
+    assert run.checkpoint.exists()
+    assert not run.model.exists()
+    list(run.go())
+    assert not run.checkpoint.exists()
+    kept = Snapshot.from_bytes(run.model.read_bytes()).arrays
+    assert {n: w.shape for n, w in kept.items()} == {"1.weight": (10, 64), "1.bias": (10,)}
+    other = replace(QUICK, seed=QUICK.seed + 1)
+    list(open_run(other, tmp_path).go())
+    assert _end(run.path) != _end(tmp_path / other.digest)
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(tmp_path):
@@ -204,7 +219,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(tmp_path):
         list(parts.go(stopped=stopped))
     assert parts.finished()
     assert _untimed(parts.metrics) == _untimed(whole.metrics)
-    assert _weights(parts.checkpoint) == _weights(whole.checkpoint)
+    assert _end(parts.path) == _end(whole.path)
 
 
 def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path):
@@ -235,7 +250,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path):
     assert start(tmp_path / "killed").wait() == 0
     (killed,) = (tmp_path / "killed").iterdir()
     assert _untimed(killed / "metrics.jsonl") == _untimed(whole / "metrics.jsonl")
-    assert _weights(killed / "checkpoint.safetensors") == _weights(whole / "checkpoint.safetensors")
+    assert _end(killed) == _end(whole)
 
 
 def _lines(out: Path) -> int:
@@ -247,6 +262,7 @@ def _untimed(metrics: Path) -> list[dict[str, object]]:
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
-def _weights(checkpoint: Path) -> dict[str, bytes]:
-    arrays = Snapshot.from_bytes(checkpoint.read_bytes()).arrays
-    return {name: array.tobytes() for name, array in arrays.items()}
+def _end(run: Path) -> tuple[str, bytes]:
+    """Where a run ended: a digest of all states, and the model."""
+    state = json.loads((run / "config.json").read_text())["state"]
+    return state, (run / "model.safetensors").read_bytes()

@@ -283,6 +283,7 @@ def test_every_command_of_the_page_is_one(command, tmp_path, monkeypatch):
     monkeypatch.setattr("fedtern.cli.reproduce._complain", lambda *_: None)
     monkeypatch.setattr("fedtern.cli.reproduce.make", lambda artefact, *_: artefact)
     monkeypatch.setattr("fedtern.cli.reproduce.show", lambda *_, **__: None)
+    finish(tmp_path / "runs", Experiment.of(TASK, "stc"), 0.9)
     result = CliRunner().invoke(app, command[1:])
     assert result.exit_code == 0, result.output
     assert bool(asked and asked[0]) == (not {"--list", "--check"} & set(command))

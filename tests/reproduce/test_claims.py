@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from fedtern import Environment
 from fedtern.cli import app
+from fedtern.errors import StoreError
 from fedtern.experiments import Experiment
 from fedtern.reproduce import Results
 from fedtern.reproduce.claims import check, verdicts
@@ -27,7 +28,7 @@ def cell(method, environment=None, momentum=0.0, seed=0, **others):
 
 
 def summary(out):
-    made, details = check(Results(out))
+    made, details = check(Results(out).recorded())
     return {row["statement"]: row for row in made.values}, details.values
 
 
@@ -92,7 +93,7 @@ def test_what_seeds_disagree_about_is_called_close(tmp_path):
         finish(tmp_path, cell("stc", SKEWED, seed=seed), ours)
         finish(tmp_path, cell("fedavg", SKEWED, seed=seed), clear)
         finish(tmp_path, cell("signsgd", SKEWED, seed=seed), unclear)
-    made, details = check(Results(tmp_path))
+    made, details = check(Results(tmp_path).recorded())
     assert {row["statement"]: row["close"] for row in made.values if row["comparisons"]} == {
         "non-iid data: STC above FedAvg": 0,
         "non-iid data: STC above signSGD": 1,
@@ -117,6 +118,24 @@ def test_momentum_counts_for_signs_everywhere(tmp_path):
     finish(tmp_path, cell("signsgd", momentum=0.9), 0.6)
     rows, _ = summary(tmp_path)
     assert about(rows, "momentum is always better for signSGD") == ("held", 1, 1)
+
+
+def test_runs_at_another_learning_rate_are_no_part_of_it(tmp_path):
+    finish(tmp_path, cell("stc", SKEWED), 0.9)
+    finish(tmp_path, cell("fedavg", SKEWED), 0.5)
+    for rate in (0.01, 0.1, 0.4):
+        finish(tmp_path, cell("stc", SKEWED, learning_rate=rate), 0.1)
+        finish(tmp_path, cell("fedavg", SKEWED, learning_rate=rate), 0.5)
+    rows, _ = summary(tmp_path)
+    assert about(rows, "non-iid data: STC above FedAvg") == ("held", 1, 1)
+
+
+def test_a_third_of_a_point_tells_nothing_even_of_one_seed(tmp_path):
+    finish(tmp_path, cell("stc", SKEWED), 0.902)
+    finish(tmp_path, cell("fedavg", SKEWED), 0.9)
+    finish(tmp_path, cell("signsgd", SKEWED), 0.898)
+    _, details = check(Results(tmp_path).recorded())
+    assert [row["verdict"] for row in details.shown][:2] == ["holds, close", "holds"]
 
 
 def test_of_short_and_long_runs_the_long_ones_count(tmp_path):
@@ -190,6 +209,32 @@ def test_the_command_prints_and_writes_every_verdict(tmp_path, monkeypatch):
     assert {row["holds"] for row in rows if row["claim"] == "Lesson 1"} == {"False"}
     again = CliRunner().invoke(app, ["reproduce", "--check", "--json"])
     assert len(json.loads(again.stdout)["comparisons"]) == len(rows)
+
+
+def test_the_check_replaces_nothing_where_there_is_nothing_to_check(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    finish(tmp_path / "runs", cell("stc"), 0.9)
+    for arguments, sentence in (
+        (["--out", "nowhere"], "there are no finished runs under nowhere"),
+        (["--task", "cnn-kws"], "there are no finished runs of cnn-kws under runs"),
+        (["fig6"], "leave out fig6, or say --task"),
+    ):
+        result = CliRunner().invoke(app, ["reproduce", "--check", *arguments])
+        assert result.exit_code == 1
+        assert sentence in result.stderr
+    assert not (tmp_path / "results").exists()
+    assert CliRunner().invoke(app, ["reproduce", "--check", "--task", TASK]).exit_code == 0
+    assert f"--check --task {TASK} " in (tmp_path / "results" / "claims.md").read_text()
+
+
+def test_a_run_of_another_version_is_passed_over_or_named(tmp_path):
+    finish(tmp_path, cell("stc"), 0.9)
+    finish(tmp_path, cell("sgd"), 0.9)
+    metrics = tmp_path / cell("sgd").digest / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"round"', '"round_of_later"'))
+    assert [found.method["name"] for found, _ in Results(tmp_path).recorded()] == ["stc"]
+    with pytest.raises(StoreError, match=r"metrics.jsonl is damaged, or another version's"):
+        Results(tmp_path).rounds(cell("sgd"))
 
 
 def test_an_artefact_is_judged_by_its_own_cells_only(tmp_path):

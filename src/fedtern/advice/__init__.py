@@ -3,7 +3,7 @@
 from fedtern.advice.advice import Advice, advise
 from fedtern.advice.estimates import Estimate, Scene
 from fedtern.advice.lessons import LESSONS, Lesson
-from fedtern.advice.records import Point, Record, collect, dump, load
+from fedtern.advice.records import Point, Record, collect, dump, is_finished, load
 from fedtern.advice.situation import Situation
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "advise",
     "collect",
     "dump",
+    "is_finished",
     "load",
 ]

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedtern.advice.estimates import Estimate, Scene, estimate, nearest, shown
-from fedtern.advice.lessons import Lesson, applying
+from fedtern.advice.lessons import Lesson, applying, sending_dominates
 from fedtern.advice.records import Record
 from fedtern.advice.situation import Situation
+from fedtern.methods import METHODS
 from fedtern.report.words import fraction, listed, method_label
 
 FAR = 1.0  # from here on the recorded runs say little about a situation
@@ -27,6 +28,11 @@ class Advice:
     scene: Scene | None
 
     @property
+    def far(self) -> bool:
+        """Whether the nearest recorded runs are too far away to go by."""
+        return self.scene is not None and self.scene.distance(self.situation) > FAR
+
+    @property
     def method_option(self) -> str:
         """The method as the command line takes it.
 
@@ -34,12 +40,16 @@ class Advice:
         >>> advise(Situation(classes=1), []).method_option
         'stc:p_up=1/400,p_down=1/400'
         """
-        inside = ",".join(f"{k}={fraction(v)}" for k, v in self.method.items() if _told(k, v))
-        return f"{self.method['name']}{':' * bool(inside)}{inside}"
+        name, every = str(self.method["name"]), self.method.items()
+        inside = ",".join(f"{k}={fraction(v)}" for k, v in every if _told(name, k, v))
+        return f"{name}{':' * bool(inside)}{inside}"
 
 
-def _told(key: str, value: Any) -> bool:
-    return key in ("p_up", "p_down", "delta") or (key == "local_steps" and value != 1)
+def _told(name: str, key: str, value: Any) -> bool:
+    """Whether a parameter has to be written down, or is well known."""
+    usual = METHODS[name].parameters.get(key, ...) if name in METHODS else ...
+    named = key in ("p_up", "p_down", "delta") and value is not None
+    return key != "name" and (named or value != usual)
 
 
 def advise(situation: Situation, records: Sequence[Record]) -> Advice:
@@ -65,12 +75,13 @@ def advise(situation: Situation, records: Sequence[Record]) -> Advice:
 def _by_lessons(
     situation: Situation, lessons: Sequence[Lesson], found: list[Estimate], scene: Scene | None
 ) -> Advice:
-    name = "fedavg" if any(lesson.speaks_for == "fedavg" for lesson in lessons) else "stc"
-    method = {
-        "stc": {"name": "stc", "p_up": 1 / 400, "p_down": 1 / 400},
-        "fedavg": {"name": "fedavg", "local_steps": 100},
-    }[name]
-    careful = any(lesson.speaks_for == "no momentum" for lesson in lessons)
+    latency_counts = not sending_dominates(situation)
+    if any(lesson.speaks_for == "fedavg" for lesson in lessons):
+        method: dict[str, Any] = {"name": "fedavg", "local_steps": 100}
+    elif latency_counts and not situation.skewed:
+        method = {"name": "stc", "p_up": 1 / 25, "p_down": 1 / 25, "local_steps": 25}
+    else:
+        method = {"name": "stc", "p_up": 1 / 400, "p_down": 1 / 400}
     why = (
         "there are no recorded runs to go by"
         if scene is None
@@ -80,7 +91,15 @@ def _by_lessons(
     )
     reasons = [f"{method_label(method)}: by the lessons alone, as {why}"]
     reasons += [f"lesson {lesson.number}: {lesson.advice}" for lesson in lessons]
+    if method.get("local_steps") == 25:
+        reasons.append(
+            "25 local iterations: rounds are slow, and on iid data delay does as little harm as"
+            " sparsity (Figure 12)"
+        )
+    careful = situation.momentum_harms or situation.rarely
     momentum = 0.0 if careful else 0.9
+    if careful and not situation.momentum_harms:
+        reasons.append("momentum 0: that of clients which seldom take part is old (Figure 8)")
     return Advice(situation, method, momentum, tuple(reasons), tuple(shown(found)), scene)
 
 

@@ -11,7 +11,9 @@ from fedtern.advice.situation import Situation
 from fedtern.analytic import bits
 from fedtern.environment import Environment
 from fedtern.layout import Layout
-from fedtern.methods import Method, make_method
+from fedtern.methods import make_method
+
+_AROUND = 32  # bytes of a message, at most, that do not grow with the model: see docs/format.md
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Scene:
             (0.7, situation.batch_size, e.batch_size),
             (0.5, situation.participation, e.participation),
             (0.2, situation.clients, e.clients),
-            (0.1, situation.parameters, self.records[0].parameters),
+            (0.15, situation.parameters, self.records[0].parameters),
         )
         unevenly = 0.3 if e.gamma != 1 or e.split != "classes" or e.public else 0.0
         return unevenly + sum(weight * abs(math.log(a / b)) for weight, a, b in apart)
@@ -100,19 +102,26 @@ def _estimate(situation: Situation, record: Record, target: float) -> Estimate:
     point = reached or record.points[-1]
     method = make_method(record.method)
     rounds = point.iteration / method.local_steps
-    up, down = (
-        recorded * _scaled(method, way, record.parameters, situation.parameters)
-        for recorded, way in ((point.up, "up"), (point.down, "down"))
+    sizes = Layout.flat(record.parameters), Layout.flat(situation.parameters)
+    up = _scaled(point.up, rounds, *(bits(method.up, size) / 8 for size in sizes))
+    away = record.environment.participation, situation.participation
+    missed = (
+        min(bits(method.down, size, max(round(1 / share), 1)) / 8, 4 * size.size)
+        for size, share in zip(sizes, away, strict=True)
     )
+    down = _scaled(point.down, rounds, *missed)
     sending = 8 * (up / situation.up + down / situation.down)
     seconds = rounds * situation.latency + sending + point.iteration * situation.step
     return Estimate(record, target, reached, rounds, up, down, seconds)
 
 
-def _scaled(method: Method, way: str, recorded: int, wanted: int) -> float:
-    """How much longer messages get with a larger model, by the publications' formulas."""
-    link = method.up if way == "up" else method.down
-    return bits(link, Layout.flat(wanted)) / bits(link, Layout.flat(recorded))
+def _scaled(total: float, rounds: float, before: float, after: float) -> float:
+    """What recorded messages would take where each takes other bytes by its publication's formula.
+
+    What is around a message stays as it is: for a small model, that is most of it.
+    """
+    around = min(max(total - rounds * before, 0), rounds * _AROUND)
+    return around + (total - around) * after / before
 
 
 def shown(estimates: Sequence[Estimate]) -> list[Estimate]:

@@ -58,7 +58,7 @@ LESSONS = (
     Lesson(
         6,
         "momentum harms on small batches, and where clients differ and few of them take part",
-        lambda s: s.small_batches or (s.skewed and s.participation < 1),
+        lambda s: s.momentum_harms,
         "no momentum",
     ),
 )

@@ -48,11 +48,16 @@ class Record:
         return next((point for point in self.points if point.accuracy >= accuracy), None)
 
 
+def is_finished(run: Run) -> bool:
+    """Whether a run has come to its end, so that it can be a record."""
+    return bool(run.config.get("finished") and run.evaluations)
+
+
 def collect(runs: Iterable[Run]) -> list[Record]:
     """Finished runs as records, those that differ by their seed only as one."""
     cells: dict[str, list[Run]] = {}
     for run in runs:
-        if run.config.get("finished") and run.evaluations:
+        if is_finished(run):
             told = {k: run.config.get(k) for k in ("task", "method", "environment", "momentum")}
             told |= {k: run.config.get(k) for k in ("iterations", "learning_rate", "weight_decay")}
             cells.setdefault(json.dumps(told, sort_keys=True), []).append(run)

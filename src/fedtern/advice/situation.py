@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-# What the paper calls small and low is below its own base; of classes, the text names five of ten.
-SMALL_BATCH, LOW_PARTICIPATION, FEW_CLASSES = 20, 0.1, 0.5
+from fedtern.advice import hardships
+from fedtern.environment import Environment
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,10 @@ class Situation:
     within: float = 0.02
 
     def __post_init__(self) -> None:
-        for name in ("clients", "of_classes", "batch_size", "parameters"):
+        Environment(self.clients, self.participation, batch_size=self.batch_size)  # if it can be
+        for name in ("of_classes", "parameters"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 < self.participation <= 1:
-            raise ValueError(f"participation must be in (0, 1], got {self.participation}")
         if not 1 <= self.classes <= self.of_classes:
             raise ValueError(
                 f"classes must be between 1 and the {self.of_classes} there are, got {self.classes}"
@@ -53,21 +52,28 @@ class Situation:
         for name in ("up", "down"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be a positive speed, got {getattr(self, name)}")
-        for name in ("latency", "step", "within"):
+        for name in ("latency", "step"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if not 0 <= self.within < 1:
+            raise ValueError(f"within must be less than all, and not negative, got {self.within}")
 
     @property
     def skewed(self) -> bool:
-        """Whether clients hold data that differ: less than half of the classes each."""
-        return self.classes < FEW_CLASSES * self.of_classes
+        """Whether clients hold data that differ: not all of the classes each."""
+        return hardships.non_iid(self.classes, self.of_classes)
 
     @property
     def small_batches(self) -> bool:
-        """Whether clients train on fewer examples at a time than the paper's 20."""
-        return self.batch_size < SMALL_BATCH
+        """Whether clients train on few examples at a time."""
+        return hardships.small_batches(self.batch_size)
 
     @property
     def rarely(self) -> bool:
-        """Whether a client takes part less often than in every tenth round."""
-        return self.participation < LOW_PARTICIPATION
+        """Whether a client takes part in few of the rounds."""
+        return hardships.low_participation(self.participation)
+
+    @property
+    def momentum_harms(self) -> bool:
+        """Whether momentum is what the paper would avoid."""
+        return hardships.momentum_harms(self.batch_size, self.participation, skewed=self.skewed)

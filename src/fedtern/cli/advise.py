@@ -10,17 +10,20 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from fedtern.advice import Advice, Estimate, Situation, collect, load
+from fedtern.advice import Advice, Estimate, Record, Situation, collect, is_finished, load
 from fedtern.advice import advise as ask
 from fedtern.cli.consoles import console
 from fedtern.cli.errors import one_sentence
-from fedtern.report.runs import load_run
+from fedtern.cli.numbers import rate
+from fedtern.report.runs import Run, load_run
 from fedtern.report.words import method_label, size
 
 
 def advise(
     clients: Annotated[int, typer.Option(help="How many there are.")] = 100,
-    participation: Annotated[float, typer.Option(help="Share that takes part in a round.")] = 0.1,
+    participation: Annotated[
+        float, typer.Option(parser=rate, help="Share that takes part in a round.")
+    ] = 0.1,
     classes: Annotated[int, typer.Option(help="That each client holds.")] = 10,
     of_classes: Annotated[int, typer.Option(help="That there are.")] = 10,
     batch_size: Annotated[int, typer.Option(help="Of each local iteration.")] = 20,
@@ -50,11 +53,29 @@ def advise(
             step=step_seconds,
             within=within / 100,
         )
-        advice = ask(situation, load() + collect(load_run(path) for path in runs or []))
+        own = [load_run(path) for path in runs or []]
+        counted = collect(own)
+        advice = ask(situation, load() + counted)
+    _say_what_did_not_count(own, counted, advice)
     if as_json:
         typer.echo(json.dumps(_plain(advice)))
     else:
         _show(advice)
+
+
+def _say_what_did_not_count(own: list[Run], counted: list[Record], advice: Advice) -> None:
+    """Nobody should believe that a run was gone by which was not."""
+    for run in own:
+        if not is_finished(run):
+            typer.echo(f"fedtern: {run.path} is not finished and does not count", err=True)
+    used = advice.scene.records if advice.scene else ()
+    if counted and not any(record in used for record in counted):
+        where = advice.scene.name if advice.scene else "none"
+        typer.echo(
+            f"fedtern: the answer is not from --runs: other runs are nearer ({where}), or there is"
+            " nothing to compare yours with: it takes two methods in the same environment",
+            err=True,
+        )
 
 
 def _plain(advice: Advice) -> dict[str, Any]:
@@ -77,6 +98,7 @@ def _plain(advice: Advice) -> dict[str, Any]:
         "reasons": list(advice.reasons),
         "recorded_in": advice.scene.name if advice.scene else None,
         "distance": advice.scene.distance(advice.situation) if advice.scene else None,
+        "too_far": advice.far,
         "estimates": rows,
     }
 
@@ -91,7 +113,8 @@ def _show(advice: Advice) -> None:
         apart = advice.scene.distance(advice.situation)
         out.print(
             f"\nTo {target}, each client's place in a round (from {advice.scene.name};"
-            f" {apart:.1f} from what was asked, where 0 is the same):"
+            f" {apart:.1f} from what was asked, where 0 is the same"
+            f"{', which is too far to go by' * advice.far}):"
         )
         out.print(_table(advice))
 

@@ -41,12 +41,11 @@ def _needs_torch(_context: typer.Context) -> None:
 
 
 if find_spec("torch") is not None:
-    from fedtern.cli import catalogue, demo, export, mqtt, train
+    from fedtern.cli import catalogue, demo, mqtt, train
     from fedtern.cli import reproduce as reproduction
 
     app.command("run")(train.run)
     app.command("compare")(train.compare)
-    app.command("export")(export.export)
     app.command("reproduce")(reproduction.reproduce)
     app.command("tasks")(catalogue.tasks)
     app.command("methods")(catalogue.methods)
@@ -59,7 +58,6 @@ else:
     for name in (
         "run",
         "compare",
-        "export",
         "reproduce",
         "tasks",
         "methods",

@@ -70,7 +70,11 @@ def list_artefacts(
     pace = Pace.measured(found)
     rows: list[dict[str, Any]] = []
     for name in (*ARTEFACTS, ALL):
-        chosen = choose(name, settings, task)
+        try:
+            chosen = choose(name, settings, task)
+        except ValueError as error:  # such as a restriction that this one does not know
+            rows.append({"artefact": name, "shows": str(error)})
+            continue
         every = {c.digest: c for each, its in chosen for c in each.cells(its)}
         missing = found.missing(every.values())
         whole, left = (
@@ -85,24 +89,26 @@ def list_artefacts(
     if as_json:
         typer.echo(json.dumps({"artefacts": rows, "task": settings.task}))
         return
-    print_rows(
-        [
-            {
-                "artefact": row["artefact"],
-                "runs": str(row["runs"]),
-                "done": str(row["done"]),
-                "time": _about(row["seconds"]),
-                "left": "all" if row["runs"] and not row["done"] else _about(row["seconds_left"]),
-                "shows": row["shows"],
-            }
-            for row in rows
-        ]
-    )
+    print_rows([_listed(row) for row in rows])
     typer.echo(
         f"for {task or f'{Settings.task} (fig13 to fig16: all four tasks)'},"
         f" {settings.seeds} seed{'s'[: settings.seeds > 1]}{', quick' if settings.quick else ''};"
         f" runs under {found.out}; {pace.source}"
     )
+
+
+def _listed(row: Mapping[str, Any]) -> dict[str, str]:
+    """A row for people; of an artefact that cannot be made as asked for, why not."""
+    known = "runs" in row
+    left = "all" if known and row["runs"] and not row["done"] else None
+    return {
+        "artefact": row["artefact"],
+        "runs": str(row["runs"]) if known else "–",
+        "done": str(row["done"]) if known else "–",
+        "time": _about(row["seconds"]) if known else "–",
+        "left": left or (_about(row["seconds_left"]) if known else "–"),
+        "shows": row["shows"],
+    }
 
 
 def _about(seconds: float) -> str:

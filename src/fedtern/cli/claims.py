@@ -13,10 +13,19 @@ from fedtern.reproduce.claims import check
 from fedtern.reproduce.outputs import write_claims
 
 
-def show_claims(found: Results, directory: Path, as_json: bool) -> None:
+def show_claims(found: Results, directory: Path, task: str | None, as_json: bool) -> None:
     """Print and write every claim with its verdict, and every comparison with its numbers."""
-    summary, details = check(found)
-    lead = f"```sh\nfedtern reproduce --check --out {found.out}\n```"
+    recorded = [(cell, rounds) for cell, rounds in found.recorded() if task in (None, cell.task)]
+    if not recorded:
+        # Nothing at all is no reason to replace what an earlier command may have written.
+        which = "" if task is None else f" of {task}"
+        raise ValueError(
+            f"there are no finished runs{which} under {found.out}: make some, such as with"
+            " `fedtern reproduce fig6`, or say where they are with --out"
+        )
+    summary, details = check(recorded)
+    which = "" if task is None else f" --task {task}"
+    lead = f"```sh\nfedtern reproduce --check{which} --out {found.out}\n```"
     files = list(map(str, write_claims(summary, details, directory, lead=lead)))
     if as_json:
         rows = {"claims": summary.values, "comparisons": details.values}

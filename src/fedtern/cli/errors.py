@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +17,9 @@ def one_sentence() -> Iterator[None]:
     """Print errors that a person can mend as a sentence, and leave with exit code 1."""
     try:
         yield
+    except BrokenPipeError:  # who read what is printed has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
     except (FedternError, OSError, ValueError) as error:
         typer.echo(f"fedtern: {in_a_sentence(error)}", err=True)
         raise typer.Exit(1) from None

@@ -1,31 +1,20 @@
-"""Options that several commands share, and errors that are one sentence."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from fedtern.cli.numbers import rate
 from fedtern.environment import Environment
 from fedtern.experiments import Experiment, parse_method
 from fedtern.experiments.experiment import complete
 from fedtern.experiments.runs import LOCAL
-
-
-def rate(text: str | float) -> float:
-    """A number, or a fraction like 1/400."""
-    try:
-        return float(Fraction(text))
-    except (ValueError, ZeroDivisionError):
-        raise typer.BadParameter(
-            f"expected a number or a fraction like 1/400, got {text}"
-        ) from None
-
 
 Task = Annotated[str, typer.Argument(help="What to learn: see `fedtern tasks`.")]
 Seed = Annotated[int, typer.Option(help="Of everything random.")]
@@ -152,16 +141,3 @@ def takes(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., N
         return run
 
     return decorate
-
-
-def numbers(text: str) -> tuple[float, ...]:
-    """Numbers with commas between them, each once.
-
-    >>> numbers("1, 2,1/4,2"), numbers("")
-    ((1.0, 2.0, 0.25), ())
-    """
-    parts = (part.strip() for part in text.split(","))
-    try:
-        return tuple(dict.fromkeys(float(Fraction(part)) for part in parts if part))
-    except (ValueError, ZeroDivisionError):
-        raise ValueError(f"expected numbers like 1,2,10, got {text!r}") from None

@@ -13,9 +13,12 @@ from fedtern.cli.artefacts import choose, list_artefacts, make, show
 from fedtern.cli.claims import show_claims
 from fedtern.cli.errors import one_sentence
 from fedtern.cli.grid import GridWatch
+from fedtern.cli.numbers import numbers
 from fedtern.cli.session import checkpoint_seconds, command_line, interruptible
 from fedtern.experiments import Experiment
 from fedtern.reproduce import Results, Settings, run_cells
+
+_NAMED = 3  # runs that failed for one reason; the rest is counted
 
 
 def reproduce(
@@ -58,7 +61,12 @@ def reproduce(
     found = Results(out, data_dir)
     with one_sentence():
         if check:
-            show_claims(found, results, as_json)
+            if artefact is not None:
+                raise ValueError(
+                    f"--check holds every finished run against the paper: leave out {artefact}, or"
+                    " say --task"
+                )
+            show_claims(found, results, task, as_json)
             return
         settings = Settings(
             task or Settings.task,
@@ -66,9 +74,9 @@ def reproduce(
             iterations,
             quick,
             tuple(method or ()),
-            o.numbers(values),
+            numbers(values),
             tuple(place or ()),
-            o.numbers(momentum),
+            numbers(momentum),
         )
         if listed or artefact is None:
             list_artefacts(settings, task, found, workers, as_json)
@@ -112,6 +120,7 @@ def _complain(cells: Sequence[Experiment], failed: dict[str, str]) -> None:
         if cell.digest in failed:
             titles.setdefault(failed[cell.digest], []).append(cell.title)
     for sentence, which in titles.items():
-        typer.echo(f"fedtern: {'; '.join(which)}: {sentence}", err=True)
+        others = f" and {len(which) - _NAMED} more" if len(which) > _NAMED else ""
+        typer.echo(f"fedtern: {'; '.join(which[:_NAMED])}{others}: {sentence}", err=True)
     if failed:
         raise typer.Exit(1)

@@ -47,7 +47,7 @@ def run(
         typer.echo(json.dumps({"run": str(path), **asdict(found)}))
     else:
         typer.echo(f"{experiment.label}: {summary(found)}, {pace(found)}")
-        typer.echo(f"kept in {path}; see it with: fedtern report {path}")
+        typer.echo(f"kept in {path}, with the model; see it with: fedtern report {path}")
 
 
 @o.takes(o.Training)

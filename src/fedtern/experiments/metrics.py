@@ -6,8 +6,10 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from fedtern.engines.local import Round
+from fedtern.errors import StoreError
 
 
 def write_round(found: Round) -> str:
@@ -21,5 +23,14 @@ def read_rounds(path: Path) -> list[Round]:
     """Every evaluation so far; a line that was cut off is left out."""
     if not path.exists():
         return []
-    rounds = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
-    return [Round(**{**r, "loss": math.inf if r["loss"] is None else r["loss"]}) for r in rounds]
+    try:
+        return [_round(json.loads(line)) for line in path.read_text().split("\n")[:-1]]
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(
+            f"{path} is damaged, or another version's ({error}): move its directory away"
+        ) from error
+
+
+def _round(values: dict[str, Any]) -> Round:
+    loss = math.inf if values["loss"] is None else values["loss"]
+    return Round(**{**values, "loss": loss})

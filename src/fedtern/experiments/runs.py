@@ -1,7 +1,8 @@
 """A run's directory: what it is, how far it is, and what it takes to go on.
 
 ``config.json`` says what is run, ``split.json`` who holds what, ``metrics.jsonl`` where things
-stood at each evaluation; ``checkpoint.safetensors`` is what ``resume`` goes on from.
+stood at each evaluation; ``checkpoint.safetensors`` is what ``resume`` goes on from, and
+``model.safetensors`` what was trained, once it is.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -24,7 +25,6 @@ from fedtern.experiments.metrics import read_rounds, write_round
 from fedtern.files import Lock, write_whole
 from fedtern.layout import Vector
 from fedtern.snapshot import Snapshot
-from fedtern.training.flat import FlatModel
 
 LOCAL = "local"  # the engine that nobody has to name
 
@@ -41,6 +41,7 @@ class Run:
         self.command = command
         self.metrics = path / "metrics.jsonl"
         self.checkpoint = path / "checkpoint.safetensors"
+        self.model = path / "model.safetensors"
 
     def digest(self) -> str | None:
         """Of the experiment that the directory holds; None if it holds none."""
@@ -81,8 +82,11 @@ class Run:
     ) -> Iterator[Round]:
         """Train from the last checkpoint to the end, or until ``stopped`` says so.
 
-        ``progress`` is called after every round; ``make`` is the engine.
+        ``progress`` is called after every round; ``make`` is the engine. What is finished stays as
+        it is.
         """
+        if self.finished():
+            return
         dataset = self.experiment.make_task().load(data_dir)
         # What cannot be dealt out is refused before there is anything on the disk.
         split = self.experiment.environment.deal(dataset, self.experiment.seed)
@@ -121,7 +125,9 @@ class Run:
             if federation.resumable or federation.iteration >= total:
                 self._save(federation, lines)
         if federation.iteration >= total:
-            self.finish()
+            server = federation.server
+            model = server.terms.layout.unflatten(server.weights)
+            self.finish(model, federation.snapshot().digest)
 
     def _federation(
         self,
@@ -179,19 +185,16 @@ class Run:
     def _restore(self, federation: Federation) -> None:
         """Go back to the last checkpoint, in the metrics as well."""
         if self.checkpoint.exists():
-            with self._saved() as snapshot:
-                federation.restore(snapshot)
+            # Mapped, not read: it may be larger than what the clients' states may take.
+            with self.checkpoint.open("rb") as file:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._restore_from(federation, data)
         kept = [r for r in self.rounds() if r.iteration <= federation.iteration]
         write_whole(self.metrics, [write_round(r).encode() for r in kept])
 
-    @contextmanager
-    def _saved(self) -> Iterator[Snapshot]:
-        """The last checkpoint, to be read from here; what is found to be wrong with it is said."""
-        # Mapped, not read: it may be larger than what the clients' states may take.
-        with self.checkpoint.open("rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    def _restore_from(self, federation: Federation, data: bytes | mmap.mmap) -> None:
         try:
-            yield Snapshot.from_bytes(data)
+            federation.restore(Snapshot.from_bytes(data))
         except (DecodeError, KeyError) as error:
             raise StoreError(
                 f"{self.checkpoint} is damaged ({error}): remove it to start the run again"
@@ -210,17 +213,16 @@ class Run:
         with self.metrics.open("a") as lines:
             lines.write(write_round(found))
 
-    def weights(self) -> dict[str, Vector]:
-        """The model as of the last checkpoint, by the names of its parameters."""
-        if not self.checkpoint.exists():
-            raise StoreError(f"{self.path} holds no checkpoint: run it again")
-        layout = FlatModel(self.experiment.make_task().build(self.experiment.seed)).layout
-        with self._saved() as snapshot:
-            return layout.unflatten(snapshot.arrays["server.weights"].copy())
+    def finish(self, model: Mapping[str, Vector], state: str | None = None) -> None:
+        """Write down that nothing else is to come, the model, and a digest of where all ended.
 
-    def finish(self) -> None:
-        """Write down that nothing else is to come."""
-        write_whole(self._config_path, [_pretty({**self._config(), "finished": True})])
+        The checkpoint goes: residuals and momentum of all clients can be a thousand times as large
+        as the model, and nobody needs them any more.
+        """
+        write_whole(self.model, Snapshot(model, {}).chunks())
+        ended = {"finished": True} if state is None else {"finished": True, "state": state}
+        write_whole(self._config_path, [_pretty({**self._config(), **ended})])
+        self.checkpoint.unlink(missing_ok=True)
 
 
 def open_run(

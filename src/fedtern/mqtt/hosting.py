@@ -102,7 +102,7 @@ class Host:
             found = await asyncio.to_thread(self._evaluate)
             self.run.record(found)
             if coordinator.ended:
-                self.run.finish()
+                self._finish()
             self.progress(found, coordinator)
 
     def conclude(self) -> None:
@@ -111,7 +111,10 @@ class Host:
             found = self.run.rounds()
             if not found or found[-1].iteration < self.iteration:
                 self.run.record(self._evaluate())
-            self.run.finish()
+            self._finish()
+
+    def _finish(self) -> None:
+        self.run.finish(self.terms.layout.unflatten(self.server.weights))
 
     def _evaluate(self) -> Round:
         begin = time.monotonic()

@@ -14,6 +14,7 @@ from fedtern.experiments.experiment import complete, parse_method
 from fedtern.report.words import digits, method_label
 from fedtern.reproduce.scores import percent
 from fedtern.reproduce.table4 import goal, reached
+from fedtern.training.tasks import TASKS
 
 STC, FEDAVG, SIGNSGD = (
     complete(parse_method(text)) for text in ("stc", "fedavg:local_steps=400", "signsgd")
@@ -81,16 +82,24 @@ class Standing(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """What the cheapest of some methods took to reach the target, and which it was."""
+    """What a method took to reach the target with each seed, and which it was."""
 
-    amount: float
+    amounts: Mapping[int, float]
     label: str
-    seeds: int
+
+    @property
+    def amount(self) -> float:
+        """That of its seeds on average."""
+        return fmean(self.amounts.values())
+
+    def only(self, seeds: Iterable[int]) -> Arrival:
+        """The same with some of the seeds."""
+        return self._replace(amounts={seed: self.amounts[seed] for seed in seeds})
 
     @property
     def words(self) -> str:
         """The amount for a reader."""
-        return f"{digits(self.amount)} ({self.label}, {in_seeds(self.seeds)})"
+        return f"{digits(self.amount)} ({self.label}, {in_seeds(len(self.amounts))})"
 
 
 @dataclass(frozen=True)
@@ -127,17 +136,17 @@ class Scene:
 
     def cheapest(self, kind: Kind, amount: Callable[[Round], float]) -> Arrival | None:
         """The least that any method of a kind took to the target with each of its seeds, if any."""
-        found: dict[str, list[Round | None]] = {}
+        found: dict[str, dict[int, Round | None]] = {}
         for cell, rounds in self.runs:
             if kind(cell.method):
                 label = f"{method_label(cell.method)}, m={cell.momentum:g}"
-                found.setdefault(label, []).append(reached(rounds, self.target))
+                found.setdefault(label, {})[cell.seed] = reached(rounds, self.target)
         every = [
-            Arrival(fmean(amount(there) for there in seeds if there), label, len(seeds))
+            Arrival({seed: amount(there) for seed, there in seeds.items() if there}, label)
             for label, seeds in found.items()
-            if None not in seeds
+            if None not in seeds.values()
         ]
-        return min(every, default=None)
+        return min(every, key=lambda arrival: arrival.amount, default=None)
 
     @property
     def words(self) -> str:
@@ -152,9 +161,13 @@ class Scene:
 
 
 def gather(recorded: Iterable[tuple[Experiment, list[Round]]]) -> dict[Key, Scene]:
-    """Finished runs by their scenes."""
+    """Finished runs by their scenes; at other learning rates than the task's they are no part."""
     scenes: dict[Key, Scene] = {}
     for cell, rounds in recorded:
+        own = TASKS.get(cell.task)
+        rates = cell.learning_rate, cell.weight_decay
+        if own is not None and rates != (own.learning_rate, own.weight_decay):
+            continue
         key = Key(
             cell.task, cell.environment, cell.iterations, cell.learning_rate, cell.weight_decay
         )

@@ -49,10 +49,11 @@ def table(sweep: Sweep, settings: Settings, results: Results) -> Table:
 
 
 def printed(sweep: Sweep, settings: Settings, point: Point) -> float | None:
-    """What the paper prints for a point; it does not say with which momentum."""
+    """What the paper prints for a point; where it does not say with which momentum, for both."""
     name = point.method.partition(":")[0]
     spots = ACCURACY.get(settings.task, {})
-    return spots.get((sweep.name, point.place, point.value, name))
+    accuracy, momentum = spots.get((sweep.name, point.place, point.value, name), (None, None))
+    return accuracy if momentum in (None, point.momentum) else None
 
 
 def _title(sweep: Sweep, settings: Settings) -> str:
@@ -69,7 +70,7 @@ def draw(sweep: Sweep, settings: Settings, results: Results, figure: Any) -> Non
     places = list(settings.choose_places(sweep.places))
     tasks = settings.each
     figure.set_size_inches(max(4.4 * len(places), 5.5), 0.9 + 3.1 * len(tasks))
-    grid = figure.subplots(len(tasks), len(places), squeeze=False, sharey="row")
+    grid = figure.subplots(len(tasks), len(places), squeeze=False)
     for each, panels in zip(tasks, grid, strict=True):
         for place, axes in zip(places, panels, strict=True):
             _panel(axes, sweep, each, results, place)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from fedtern.engines.local import Round
 from fedtern.experiments import Experiment
 from fedtern.report.words import digits
 from fedtern.reproduce.artefact import Table
-from fedtern.reproduce.paper import TARGETS, TRAFFIC
+from fedtern.reproduce.paper import BASE_ACCURACY, TARGETS, TRAFFIC
 from fedtern.reproduce.results import Results
 from fedtern.reproduce.scores import Score, mean, percent
 from fedtern.reproduce.settings import Settings
@@ -79,6 +80,8 @@ def table(settings: Settings, results: Results) -> Table:
     words = f"{100 * least:g} %" if math.isfinite(least) else "unknown without uncompressed SGD"
     source = "the paper's" if settings.task in TARGETS else "ours: the paper has none for this task"
     notes = [f"Target accuracy: {words} ({source}).", *NOTES]
+    if (known := BASE_ACCURACY.get(settings.task)) is not None:
+        notes.append(f"Uncompressed training reaches {100 * known:.2f} % in the paper (Table II).")
     if settings.seeds > 1:
         notes.append(
             "± is the standard deviation over seeds; MB are means of those that got there."
@@ -116,22 +119,27 @@ def _row(
         "method": settings.label(method),
         "best": percent(score.best),
         "final": percent(score.final),
-        "iterations": f"{iterations:,.0f}" if there else _absent(score),
+        "iterations": f"{iterations:,.0f}" if there else absent(score),
         "MB up / down": _pair(amounts["up_mb"], amounts["down_mb"], score),
         "by formula": _pair(amounts["up_mb_formula"], amounts["down_mb_formula"], score),
         "paper": f"{paper[0]:,g} / {paper[1]:,g}" if paper else ("n.a." if known else "–"),
     }
-    if 0 < len(there) < len(score.best):
-        shown["iterations"] += f" ({len(there)} of {len(score.best)} seeds)"
+    if there:
+        shown["iterations"] += some_of(there, score)
     return values, shown
+
+
+def some_of(there: Sequence[Round], score: Score) -> str:
+    """How many seeds got there, if not all did."""
+    return f" ({len(there)} of {len(score.best)} seeds)" if len(there) < len(score.best) else ""
 
 
 def _pair(up: float | None, down: float | None, score: Score) -> str:
     if up is None or down is None:
-        return _absent(score)
+        return absent(score)
     return f"{digits(up)} / {digits(down)}"
 
 
-def _absent(score: Score) -> str:
+def absent(score: Score) -> str:
     """Not run, or run and not reached."""
     return "n.a." if score.best else "–"

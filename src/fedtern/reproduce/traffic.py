@@ -10,7 +10,7 @@ from fedtern.reproduce import table4
 from fedtern.reproduce.looks import head, method_look, tidy
 from fedtern.reproduce.paper import TRAFFIC
 from fedtern.reproduce.results import Results
-from fedtern.reproduce.scores import mean
+from fedtern.reproduce.scores import Score, mean
 from fedtern.reproduce.settings import Settings
 
 
@@ -24,8 +24,12 @@ def draw(settings: Settings, results: Results, figure: Any) -> None:
 
 def draw_traffic(axes: Any, methods: Sequence[str], settings: Settings, results: Results) -> None:
     """Two bars for each method, megabytes up and down; stars are the paper's."""
+    labels = []
     for place, method in enumerate(methods):
         there = table4.traffic(method, settings, results)
+        score = Score.of(results, settings.with_seeds(method))
+        some = table4.some_of(there, score) if there else ""
+        labels.append(settings.label(method).replace(" ", "\n") + some.replace(" (", "\n("))
         colour = method_look(settings.experiment(method).method)["color"]
         up, down = ([r.up_bytes_mean for r in there], [r.down_bytes_mean for r in there])
         paper = TRAFFIC.get(method, {}).get(settings.task) or (None, None)
@@ -38,8 +42,7 @@ def draw_traffic(axes: Any, methods: Sequence[str], settings: Settings, results:
                 axes.plot(place + shift, star, "*", color="#444444", markeredgecolor="white",
                           markersize=11, zorder=5)  # fmt: skip
         if not there:
-            _foot(axes, place, "n.a.", "black")
-    labels = [settings.label(method).replace(" ", "\n") for method in methods]
+            _foot(axes, place, table4.absent(score), "black")
     axes.set_xticks(range(len(methods)), labels, fontsize=9)
     stars = "; stars: the paper's" if any(settings.task in t for t in TRAFFIC.values()) else ""
     goal = 100 * table4.target(settings, results)
