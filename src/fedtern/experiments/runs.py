@@ -122,7 +122,9 @@ class Run:
                     saved = time.monotonic()
             if federation.iteration >= total > tested:
                 lines.write(write_round(federation.evaluate()))  # a kill came between test and save
-            if federation.resumable or federation.iteration >= total:
+            if federation.iteration >= total:
+                _sync(lines)
+            elif federation.resumable:
                 self._save(federation, lines)
         if federation.iteration >= total:
             server = federation.server
@@ -158,8 +160,7 @@ class Run:
         """Write a checkpoint, with the metrics up to it safe before it; the seconds it took."""
         begin = time.monotonic()
         with federation.meter.phase("save"):
-            lines.flush()
-            os.fsync(lines.fileno())
+            _sync(lines)
             write_whole(self.checkpoint, federation.snapshot().chunks())
         return time.monotonic() - begin
 
@@ -259,6 +260,12 @@ def find_run(path: Path) -> Run:
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path} is no run of `fedtern run` or `compare`: {error}") from error
     return open_run(experiment, path.parent, exactly=path)
+
+
+def _sync(lines: IO[str]) -> None:
+    """Have what was written survive a power cut."""
+    lines.flush()
+    os.fsync(lines.fileno())
 
 
 def _pretty(value: dict[str, Any]) -> bytes:
