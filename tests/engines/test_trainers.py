@@ -206,6 +206,21 @@ def test_what_goes_wrong_in_a_worker_is_raised_here_and_the_others_go_on():
         many.close()
 
 
+def test_an_answer_that_was_interrupted_is_not_waited_for(monkeypatch):
+    many = ParallelTraining(local(convolution), 2)
+    weights = many.local.model.weights
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    for worker in many._workers:
+        monkeypatch.setattr(worker.pipe, "recv", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(many.train(weights, [Job(0, 0)] * 4))
+    with pytest.raises(FedternError, match="has been closed: make another, or resume its run"):
+        many.evaluate(weights)
+
+
 def test_small_models_and_explicit_wishes_decide_who_trains():
     small = local(convolution)
     assert choose_trainer(small) is small

@@ -179,10 +179,13 @@ class ParallelTraining:
             worker: _Worker = key.data
             try:
                 first, together, answer = worker.pipe.recv()
+                numbers = range(first, first + together)
+                done = [(number, self._given.pop(number)) for number in numbers]
             except (EOFError, OSError):
                 raise self._died(worker) from None
-            numbers = range(first, first + together)
-            done = [(number, self._given.pop(number)) for number in numbers]
+            except BaseException:  # interrupted: who waited for this answer would wait for ever
+                self.close()
+                raise
             if isinstance(answer, Exception):
                 errors.append(answer)
             else:
@@ -203,6 +206,7 @@ class ParallelTraining:
         """End the processes, which would also end when nobody holds this any more."""
         self._end()
         self._orders = -1
+        self._given.clear()
 
 
 def _end(
