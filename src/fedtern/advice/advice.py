@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,16 +40,17 @@ class Advice:
         >>> advise(Situation(classes=1), []).method_option
         'stc:p_up=1/400,p_down=1/400'
         """
-        name, every = str(self.method["name"]), self.method.items()
-        inside = ",".join(f"{k}={fraction(v)}" for k, v in every if _told(name, k, v))
+        name, usual = str(self.method["name"]), METHODS[str(self.method["name"])].parameters
+        ordered = {**{key: self.method[key] for key in usual if key in self.method}, **self.method}
+        told = {k: v for k, v in ordered.items() if k != "name" and _told(k, v, usual)}
+        inside = ",".join(f"{key}={fraction(value)}" for key, value in told.items())
         return f"{name}{':' * bool(inside)}{inside}"
 
 
-def _told(name: str, key: str, value: Any) -> bool:
-    """Whether a parameter has to be written down, or is well known."""
-    usual = METHODS[name].parameters.get(key, ...) if name in METHODS else ...
-    named = key in ("p_up", "p_down", "delta") and value is not None
-    return key != "name" and (named or value != usual)
+def _told(key: str, value: Any, usual: Mapping[str, Any]) -> bool:
+    """Whether a parameter has to be written down, or is as usual."""
+    always = key in ("p_up", "p_down", "delta") and value is not None
+    return always or value != usual.get(key, ...)
 
 
 def advise(situation: Situation, records: Sequence[Record]) -> Advice:

@@ -126,10 +126,16 @@ def verdicts(results: Results, cells: Sequence[Experiment]) -> list[str]:
     asked = [(claim, claim.comparisons(scenes)) for claim in CLAIMS]
     return [
         f"{claim.name} ({claim.statement}): {verdict(found)}, in"
-        f" {sum(c.holds for c in found)} of {len(found)} comparisons."
+        f" {sum(c.holds for c in found)} of {len(found)} comparisons{_close(found)}."
         for claim, found in asked
         if found
     ]
+
+
+def _close(found: Sequence[Comparison]) -> str:
+    """How many verdicts are within the noise, if there are any."""
+    number = sum(c.close for c in found)
+    return f", {number} of them close" if number else ""
 
 
 def check(recorded: Iterable[tuple[Experiment, list[Round]]]) -> tuple[Table, Table]:

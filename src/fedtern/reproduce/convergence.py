@@ -101,12 +101,13 @@ def smooth(values: Sequence[float], window: int) -> list[float]:
     """Running means, over fewer values where the curve begins and ends.
 
     >>> smooth([0, 3, 6, 3], 3)
-    [0.0, 3.0, 4.0, 3.0]
+    [0.0, 3.0, 4.0, 4.5]
     """
-    last = len(values) - 1
-    # As far back as ahead, or the ends of a curve would bend.
-    reach = [min(window // 2, i, last - i) for i in range(last + 1)]
-    return [fmean(values[i - half : i + half + 1]) for i, half in enumerate(reach)]
+    last, half = len(values) - 1, window // 2
+    # Where it begins and is steep, as far ahead as back, or it would bend; where it ends and is
+    # flat, only back, or the last value would stick out.
+    parts = [(min(half, i), min(half, i, last - i)) for i in range(last + 1)]
+    return [fmean(values[i - back : i + ahead + 1]) for i, (back, ahead) in enumerate(parts)]
 
 
 def table(curves: Curves, settings: Settings, results: Results) -> Table:

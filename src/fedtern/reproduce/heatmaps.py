@@ -170,7 +170,7 @@ def draw(heat: HeatMap, settings: Settings, results: Results, figure: Any) -> No
             for x, number in enumerate(line):
                 if math.isfinite(number):
                     bright = sum(image.to_rgba(number)[:3]) > 1.6
-                    axes.text(x, y, f"{number:.1f}", ha="center", va="center",
+                    axes.text(x, y, f"{number:z.1f}", ha="center", va="center",
                               color="black" if bright else "white")  # fmt: skip
         axes.set_xticks(range(len(columns)), list(map(fraction, columns)))
         axes.set_yticks(range(len(rows)), list(map(fraction, rows)))

@@ -39,7 +39,7 @@ def points(values: Sequence[float]) -> str:
         return "–"
     deviation = spread(values)
     told = "" if deviation is None else f" ± {100 * deviation:.1f}"
-    return f"{100 * fmean(values):.1f}{told}"
+    return f"{100 * fmean(values):z.1f}{told}"  # z: nought has no sign
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def _shown(row: Row) -> dict[str, str]:
         "method": row.label,
         "iid": percent(row.accuracies(IID)),
         "non-iid": percent(row.accuracies(NON_IID)),
-        "drop": "–" if drop is None else f"{100 * drop:.1f}",
+        "drop": "–" if drop is None else f"{100 * drop:z.1f}",
         "up": _times(row.up()),
         "down": _times(row.down()),
         "down?": down,

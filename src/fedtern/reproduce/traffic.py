@@ -49,10 +49,10 @@ def draw_traffic(axes: Any, methods: Sequence[str], settings: Settings, results:
     axes.set(yscale="log", ylabel=f"MB until {goal:g} %")
     axes.set_xlabel(f"dark: up, pale: down{stars}")
     low, high = axes.get_ylim()
-    axes.set_ylim(low / 3, high)  # room for the numbers
+    axes.set_ylim(low / 4, high)  # room for the numbers
     tidy(axes)
 
 
 def _foot(axes: Any, x: float, text: str, colour: str) -> None:
-    axes.text(x, 0.02, text, ha="center", fontsize=8, color=colour,
+    axes.text(x, 0.02, text, ha="center", va="bottom", rotation=90, fontsize=8, color=colour,
               transform=axes.get_xaxis_transform())  # fmt: skip
