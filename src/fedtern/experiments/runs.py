@@ -226,42 +226,6 @@ class Run:
         self.checkpoint.unlink(missing_ok=True)
 
 
-def open_run(
-    experiment: Experiment,
-    out: Path,
-    *,
-    exactly: Path | None = None,
-    command: str = "",
-    engine: str = LOCAL,
-) -> Run:
-    """The run of an experiment: under ``out`` by its digest, or ``exactly`` there.
-
-    A directory that holds another experiment is refused.
-    """
-    name = experiment.digest if engine == LOCAL else f"{experiment.digest}-{engine}"
-    path = exactly or out / name
-    run = Run(experiment, path, command, engine)
-    if path.exists() and not path.is_dir():
-        raise StoreError(f"cannot make {path}: a file is in the way")
-    if (found := run.digest()) not in (None, experiment.digest):
-        raise StoreError(
-            f"{path} holds experiment {found}, not {experiment.digest}: choose another place"
-        )
-    there = path.iterdir() if found is None and path.exists() else ()
-    if any(inside.suffix != ".draft" for inside in there):
-        raise StoreError(f"{path} holds something that is not a run: choose another place")
-    return run
-
-
-def find_run(path: Path) -> Run:
-    """The run that a directory holds."""
-    try:
-        experiment = Experiment.from_json(json.loads((path / "config.json").read_text()))
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"{path} is no run of `fedtern run` or `compare`: {error}") from error
-    return open_run(experiment, path.parent, exactly=path)
-
-
 def _sync(lines: IO[str]) -> None:
     """Have what was written survive a power cut."""
     lines.flush()

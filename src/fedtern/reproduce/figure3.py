@@ -217,6 +217,6 @@ def draw(settings: Settings, results: Results, figure: Any) -> None:
     right.minorticks_off()
     right.set_xticks(sizes, list(map(str, sizes)))
     for axes in (left, right):
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, loc="upper left")  # to look for the best place takes long
         tidy(axes)
     head(figure, "Congruence of gradient signs", f"{settings.task}, at the first weights")

@@ -1,0 +1,63 @@
+"""The pages under docs/results say what their own numbers say."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fedtern.advice import load
+from fedtern.advice.estimates import scenes
+
+PAGES = Path(__file__).parent.parent / "docs" / "results"
+
+
+def rows(name):
+    with (PAGES / name).open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_scoreboard_has_every_claim_as_it_was_counted():
+    found, held = Counter(), Counter()
+    for row in rows("claims.csv"):
+        claim = row["claim"], row["statement"]
+        found[claim] += 1
+        held[claim] += row["holds"] == "True"
+    assert len(found) >= 13
+    text = (PAGES / "index.md").read_text()
+    for (claim, statement), number in found.items():
+        count = held[claim, statement]
+        verdict = "held" if count == number else "held in part" if count else "did not hold here"
+        assert f"| {claim} | {statement} | **{verdict}**, {count} of {number}" in text
+
+
+@pytest.mark.parametrize(
+    ("figure", "environments"), [("fig6", 10), ("fig7", 10), ("fig8", 14), ("fig9", 5)]
+)
+def test_every_figure_has_three_seeds_and_a_page_that_says_so(figure, environments):
+    cells = rows(f"{figure}-logistic-mnist.csv")
+    assert len(cells) == 6 * environments
+    assert {row["seeds"] for row in cells} == {"3"}
+    page = (PAGES / f"{figure}-logistic-mnist.md").read_text()
+    assert "seeds 0 to 2" in page
+    assert f"]({figure}-logistic-mnist.svg)" in page
+    assert f"({figure}-logistic-mnist.md)" in (PAGES / "index.md").read_text()
+
+
+def test_advice_goes_by_every_environment_of_the_figures():
+    recorded = {
+        (e.clients, e.classes_per_client, e.batch_size, e.gamma)
+        for scene in scenes(load())
+        if len({r.method["name"] for r in scene.records}) >= 3
+        for e in [scene.environment]
+    }
+    for c in (1, 2, 3, 5, 10):
+        assert {(10, c, 20, 1.0), (100, c, 20, 1.0)} <= recorded
+    for batch in (1, 4, 10, 20, 40):
+        assert {(10, 2, batch, 1.0), (10, 10, batch, 1.0)} <= recorded
+    for clients in (5, 10, 25, 50, 100, 200, 400):
+        assert {(clients, 2, 40, 1.0), (clients, 10, 40, 1.0)} <= recorded
+    for gamma in (0.9, 0.925, 0.95, 0.975, 1.0):
+        assert (200, 10, 20, gamma) in recorded
