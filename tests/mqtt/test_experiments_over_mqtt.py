@@ -14,7 +14,7 @@ pytest.importorskip("aiomqtt")
 
 import torch
 
-from fedtern import Environment, Store
+from fedtern import Environment, Snapshot, Store
 from fedtern.engines.simulation import federate
 from fedtern.experiments import Experiment
 from fedtern.mqtt import Broker, Plan, Scheduled, join, serve
@@ -93,6 +93,8 @@ def test_the_same_experiment_gives_the_same_model(mosquitto, tmp_path, method):
     found = host.run.rounds()
     assert found[-1].iteration >= 30
     assert host.run.finished()
+    kept = Snapshot.from_bytes(host.run.model.read_bytes()).arrays
+    assert np.concatenate([w.ravel() for w in kept.values()]).tobytes() == expected.tobytes()
     assert found[-1].up_bytes > found[0].up_bytes > 0
 
 
