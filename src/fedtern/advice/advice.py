@@ -30,7 +30,7 @@ class Advice:
     @property
     def far(self) -> bool:
         """Whether the nearest recorded runs are too far away to go by."""
-        return self.scene is not None and self.scene.distance(self.situation) > FAR
+        return _far(self.situation, self.scene)
 
     @property
     def method_option(self) -> str:
@@ -53,13 +53,17 @@ def _told(key: str, value: Any, usual: Mapping[str, Any]) -> bool:
     return always or value != usual.get(key, ...)
 
 
+def _far(situation: Situation, scene: Scene | None) -> bool:
+    return scene is not None and scene.distance(situation) > FAR
+
+
 def advise(situation: Situation, records: Sequence[Record]) -> Advice:
     """Recommend what the recorded runs nearest to a situation did best with, or the lessons."""
     scene = nearest(situation, records)
     found = estimate(situation, scene) if scene else []
     arrived = [e for e in found if e.reached]
     lessons = applying(situation)
-    if scene is None or not arrived or scene.distance(situation) > FAR:
+    if scene is None or not arrived or _far(situation, scene):
         return _by_lessons(situation, lessons, found, scene)
     chosen = arrived[0]
     method, momentum = dict(chosen.record.method), chosen.record.momentum
@@ -87,7 +91,7 @@ def _by_lessons(
         "there are no recorded runs to go by"
         if scene is None
         else f"the nearest recorded runs ({scene.name}) are too far from this to go by"
-        if scene.distance(situation) > FAR
+        if _far(situation, scene)
         else "no recorded run got to the target"
     )
     reasons = [f"{method_label(method)}: by the lessons alone, as {why}"]

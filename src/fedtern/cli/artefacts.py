@@ -99,16 +99,15 @@ def list_artefacts(
 
 def _listed(row: Mapping[str, Any]) -> dict[str, str]:
     """A row for people; of an artefact that cannot be made as asked for, why not."""
-    known = "runs" in row
-    left = "all" if known and row["runs"] and not row["done"] else None
-    return {
-        "artefact": row["artefact"],
-        "runs": str(row["runs"]) if known else "–",
-        "done": str(row["done"]) if known else "–",
-        "time": _about(row["seconds"]) if known else "–",
-        "left": left or (_about(row["seconds_left"]) if known else "–"),
-        "shows": row["shows"],
-    }
+    numbers = dict.fromkeys(("runs", "done", "time", "left"), "–")
+    if "runs" in row:
+        numbers = {
+            "runs": str(row["runs"]),
+            "done": str(row["done"]),
+            "time": _about(row["seconds"]),
+            "left": "all" if row["runs"] and not row["done"] else _about(row["seconds_left"]),
+        }
+    return {"artefact": row["artefact"], **numbers, "shows": row["shows"]}
 
 
 def _about(seconds: float) -> str:

@@ -84,11 +84,17 @@ def _compared(
         yield _judged(scene, what, first, second, margins)
 
 
-def _judged(scene: Scene, what: str, first: str, second: str, margins: list[float]) -> Comparison:
-    """Whose accuracy wins by how much, on average over seeds."""
+def _judged(
+    scene: Scene,
+    what: str,
+    first: str,
+    second: str,
+    margins: list[float],
+    noise: float = TEST_NOISE,
+) -> Comparison:
+    """Who wins by how much, on average over seeds; accuracies unless the noise is another."""
     margin = fmean(margins)
-    holds = margin > 0
-    return Comparison(scene, what, first, second, margin, holds, spread(margins), TEST_NOISE)
+    return Comparison(scene, what, first, second, margin, margin > 0, spread(margins), noise)
 
 
 def above(
@@ -146,8 +152,7 @@ def cheaper(
             elif seeds := sorted(a.amounts.keys() & b.amounts.keys()):
                 a, b = a.only(seeds), b.only(seeds)
                 margins = [b.amounts[seed] - a.amounts[seed] for seed in seeds]
-                won = fmean(margins), fmean(margins) > 0, spread(margins)
-                yield Comparison(scene, title, a.words, b.words, *won)
+                yield _judged(scene, title, a.words, b.words, margins, noise=0.0)
 
 
 def compressed(scenes: Scenes) -> Iterator[Comparison]:
