@@ -107,3 +107,17 @@ def test_without_torch_messages_can_be_inspected_and_training_says_how_to_get_it
     refused = run("run", "cnn-kws", "--method", "stc")
     assert refused.returncode == 1
     assert refused.stderr == "fedtern: training needs torch: pip install 'fedtern[torch]'\n"
+
+
+@pytest.mark.parametrize("words", [["run"], ["serve"], ["demo", "mqtt"]])
+def test_help_has_no_marks_meant_for_a_renderer(words):
+    pytest.importorskip("torch")
+    shown = CliRunner().invoke(app, [*words, "--help"]).output
+    assert "[default: " in shown
+    assert "\\[" not in shown
+
+
+def test_serve_has_no_options_that_only_a_simulation_has():
+    pytest.importorskip("torch")
+    shown = CliRunner().invoke(app, ["serve", "--workers", "2"])
+    assert shown.exit_code == 2

@@ -110,6 +110,21 @@ def test_runs_that_are_too_far_away_do_not_decide():
     assert "which is too far to go by" in out.output
 
 
+def test_but_they_do_say_how_sparse_an_stc_that_the_lessons_recommend_should_be():
+    finer = {**STC, "p_up": 1 / 25, "p_down": 1 / 25}
+    far = Situation(classes=1, clients=1000, participation=0.001, up=1e9, down=1e9, latency=9)
+    advice = advise(far, [*SKEWED, record(finer, [0.6, 0.88, 0.89], classes_per_client=1)])
+    assert advice.far
+    assert advice.method == finer
+    assert any("the quickest of STC's in those runs" in reason for reason in advice.reasons)
+    assert advise(far, SKEWED).method == STC
+
+
+def test_what_a_method_that_fell_short_stood_at_is_called_its_best():
+    out = CliRunner().invoke(app, ["advise", "--classes", "1"])
+    assert "at best 7" in out.output
+
+
 def test_what_is_around_a_message_does_not_grow_with_the_model():
     situation = Situation(parameters=785_000, up=1e3)
     (stc, _) = sorted(advise(situation, IID).estimates, key=lambda e: e.up)

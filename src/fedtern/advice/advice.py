@@ -80,13 +80,16 @@ def advise(situation: Situation, records: Sequence[Record]) -> Advice:
 def _by_lessons(
     situation: Situation, lessons: Sequence[Lesson], found: list[Estimate], scene: Scene | None
 ) -> Advice:
-    latency_counts = not sending_dominates(situation)
+    latency_counts, quickest = not sending_dominates(situation), None
     if any(lesson.speaks_for == "fedavg" for lesson in lessons):
         method: dict[str, Any] = {"name": "fedavg", "local_steps": 100}
     elif latency_counts and not situation.skewed:
         method = {"name": "stc", "p_up": 1 / 25, "p_down": 1 / 25, "local_steps": 25}
     else:
         method = {"name": "stc", "p_up": 1 / 400, "p_down": 1 / 400}
+        # The lessons do not say how sparse; runs may, even some that are too far to choose by.
+        quickest = next((e for e in found if e.reached and e.record.method["name"] == "stc"), None)
+        method = dict(quickest.record.method) if quickest else method
     why = (
         "there are no recorded runs to go by"
         if scene is None
@@ -96,6 +99,10 @@ def _by_lessons(
     )
     reasons = [f"{method_label(method)}: by the lessons alone, as {why}"]
     reasons += [f"lesson {lesson.number}: {lesson.advice}" for lesson in lessons]
+    if quickest:
+        reasons.append(
+            f"{method_label(method)} rather than another p: the quickest of STC's in those runs"
+        )
     if method.get("local_steps") == 25:
         reasons.append(
             "25 local iterations: rounds are slow, and on iid data delay does as little harm as"

@@ -44,7 +44,8 @@ LESSONS = (
     ),
     Lesson(
         4,
-        "where bandwidth is short or costly, STC gets to an accuracy with the fewest bits",
+        "where bandwidth is short or costly, STC gets to an accuracy with the fewest bits (in the"
+        " recorded runs: of those sent up)",
         sending_dominates,
         "stc",
     ),

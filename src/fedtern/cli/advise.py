@@ -112,7 +112,7 @@ def _show(advice: Advice) -> None:
         target = f"{100 * advice.estimates[0].target:.1f} %"
         apart = advice.scene.distance(advice.situation)
         out.print(
-            f"\nTo {target}, each client's place in a round (from {advice.scene.name};"
+            f"\nTo {target}, for each of a round's clients (from {advice.scene.name};"
             f" {apart:.1f} from what was asked, where 0 is the same"
             f"{', which is too far to go by' * advice.far}):"
         )
@@ -131,6 +131,6 @@ def _table(advice: Advice) -> Table:
 def _cells(found: Estimate) -> tuple[str, ...]:
     name = method_label(found.record.method), f"{found.record.momentum:g}"
     if found.reached is None:
-        return (*name, "–", "–", "–", "–", f"ends at {100 * found.record.best:.1f} %")
+        return (*name, "–", "–", "–", "–", f"at best {100 * found.record.best:.1f} %")
     lasting = str(timedelta(seconds=round(found.seconds)))
     return (*name, f"{found.rounds:,.0f}", size(found.up), size(found.down), lasting, "")

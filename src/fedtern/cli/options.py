@@ -49,7 +49,7 @@ class Splitting:
 
 @dataclass(frozen=True)
 class Training(Splitting):
-    """Options that say how a federation trains, and where."""
+    """Options that say how a federation trains, with which data, and where that is kept."""
 
     participation: Annotated[
         float, typer.Option(parser=rate, help="Share of clients in each round.")
@@ -77,21 +77,7 @@ class Training(Splitting):
     seed: Seed = 0
     data_dir: DataDir = None
     out: Out = Path("runs")
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu"
-    memory: Annotated[
-        float | None, typer.Option(help="GiB for residuals and momentum before they go to disk.")
-    ] = None
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="Processes that train at the same time. [default: one a core, if faster]"
-        ),
-    ] = None
     threads: Annotated[int, typer.Option(min=1, help="Of torch, where there is one process.")] = 1
-    engine: Annotated[
-        str, typer.Option(help="local, or flower: its simulation on Ray, to the same bytes.")
-    ] = LOCAL
-    as_json: AsJson = False
 
     def experiment(self, task: str, method: str, *, strict: bool) -> Experiment:
         """The experiment with a method as typed; flags it has no use for are an error if strict."""
@@ -102,6 +88,26 @@ class Training(Splitting):
         environment = self.environment(**{name: getattr(self, name) for name in _TAKING_PART})
         rest = {name: getattr(self, name) for name in _SGD}
         return Experiment.of(task, {**fitting, **chosen}, environment, **rest)
+
+
+@dataclass(frozen=True)
+class Simulating(Training):
+    """Options that say how all clients are simulated on one machine."""
+
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu"
+    memory: Annotated[
+        float | None, typer.Option(help="GiB for residuals and momentum before they go to disk.")
+    ] = None
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Processes that train at the same time. [default: one a core, if faster]"
+        ),
+    ] = None
+    engine: Annotated[
+        str, typer.Option(help="local, or flower: its simulation on Ray, to the same bytes.")
+    ] = LOCAL
+    as_json: AsJson = False
 
     @property
     def memory_bytes(self) -> int | None:

@@ -24,10 +24,10 @@ from fedtern.experiments.runs import LOCAL
 from fedtern.report import write_report
 
 
-@o.takes(o.Training)
+@o.takes(o.Simulating)
 def run(
     context: typer.Context,
-    options: o.Training,
+    options: o.Simulating,
     task: o.Task = "logistic-digits",
     method: Annotated[str, typer.Option(help="What to send, like stc or stc:p_up=1/100.")] = "stc",
     config: Annotated[
@@ -50,9 +50,9 @@ def run(
         typer.echo(f"kept in {path}, with the model; see it with: fedtern report {path}")
 
 
-@o.takes(o.Training)
+@o.takes(o.Simulating)
 def compare(
-    options: o.Training,
+    options: o.Simulating,
     methods: Annotated[list[str], typer.Argument(help="Methods, like stc fedavg:local_steps=25.")],
     task: Annotated[str, typer.Option(help="What to learn.")] = "logistic-digits",
     html: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("report.html"),
@@ -90,7 +90,7 @@ def _typed(name: str, context: typer.Context) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _go(experiment: Experiment, options: o.Training, *, resume: bool) -> tuple[Round, Path]:
+def _go(experiment: Experiment, options: o.Simulating, *, resume: bool) -> tuple[Round, Path]:
     """Run an experiment to its end and show how far it is."""
     try:
         torch.empty(0, device=options.device)
