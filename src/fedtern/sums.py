@@ -19,6 +19,9 @@ from fedtern.kernels import count_votes, merge_touches, scatter_add
 from fedtern.layout import Vector
 from fedtern.updates import POSITIONAL, Signs, Sparse, Ternary, Update, is_empty
 
+MOST_TURNS = 1 << 24
+"""How many updates one sum stands for, at most."""
+
 
 @dataclass(frozen=True, eq=False)
 class Series:

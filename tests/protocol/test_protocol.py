@@ -120,13 +120,77 @@ def test_every_kind_of_catch_up_leads_to_the_same_bits(method):
         way.replay([b.data for b in broadcasts], first),
         way.model(server._replica.parts(), now),
     ]
-    if (payload := server._history.sum_of(broadcasts, LAYOUT)) is not None:
+    missed = server._history.since(0)
+    if (payload := server._history.sum_of(missed, server._replica)) is not None:
         forms.append(way.sum(payload, first, now))
     for form in forms:
         client = Client(9, method, LAYOUT, pair(method)[0].weights)
         assert client.receive(form)
         assert client.weights.tobytes() == server.weights.tobytes()
     assert len(server.catch_up(9, 0)) <= min(map(len, forms)) + 4
+
+
+def test_the_cache_of_broadcasts_stays_within_its_bytes_however_often_clients_catch_up():
+    start = np.zeros(2000, np.float32)
+    server, large = (Server(start, stc(1 / 50, 1 / 50), cache_bytes=c) for c in (4_000, 10**6))
+    client = Client(0, server.terms.method, weights=start)
+    kept = []
+    for t in range(60):
+        client.receive(server.catch_up(0, client.round))
+        data = client.send(trained(client, t))
+        for each in (server, large):
+            each.receive(0, data)
+            each.finish_round()
+            each.catch_up(1, max(server.round - 3, 0))  # what is merged for it is kept, too
+        kept.append(len(server._history.data()))
+    again = Server(start, server.terms.method, cache_bytes=4_000)
+    again.restore(Snapshot.from_bytes(server.snapshot().to_bytes()))
+    assert again._history.nbytes == server._history.nbytes <= 4_000
+    assert 10 < max(kept) < 40
+    # Which updates are still there in a form that can be added up changes no message.
+    assert len(server._history._read) < 5
+    for since in range(server.round - min(kept[-5:]), server.round):
+        found = {each.catch_up(1, since) for each in (server, large, again)}
+        assert len(found) == 1
+
+
+def test_signs_are_counted_from_a_new_base_before_they_are_too_many(monkeypatch):
+    monkeypatch.setattr("fedtern.protocol.replica.MOST_TURNS", 5)
+    server, clients = pair(METHODS["signsgd"], clients=9)
+    seen = set()
+    for t in range(23):
+        broadcast = play(server, clients, [0], seed=t)
+        clients[0].receive(broadcast.data)
+        for away, client in enumerate(clients[1:], start=2):
+            if t % away == 0:
+                data = server.catch_up(client.client_id, client.round)
+                seen.add(mode_of(data, server))
+                client.receive(data)
+                assert client.weights.tobytes() == server.weights.tobytes()
+                assert client._replica.turns == server._replica.turns <= 5
+        new = Client(99, server.terms.method, LAYOUT)
+        new.receive(server.catch_up(99, -1))
+        assert new.weights.tobytes() == server.weights.tobytes()
+    assert seen >= {SUM, REPLAY}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cache_bytes": -1}, "cache_bytes must not be negative, got -1"),
+        ({"seed": -1}, "seed must not be negative, got -1"),
+    ],
+)
+def test_a_server_refuses_what_would_fail_it_later(options, words):
+    with pytest.raises(ValueError, match=words):
+        Server(np.zeros(3), stc(), **options)
+
+
+def test_seeds_may_be_of_any_whole_kind():
+    server = Server(np.zeros(3), stc(), seed=np.int64(3))
+    assert Snapshot.from_bytes(server.snapshot().to_bytes()).meta["seed"] == 3
+    with pytest.raises(ValueError, match="seed must not be negative"):
+        Client(0, stc(), weights=np.zeros(3), seed=-1)
 
 
 def test_each_kind_of_catch_up_is_the_shortest_somewhere():

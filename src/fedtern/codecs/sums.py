@@ -21,12 +21,11 @@ from fedtern.kernels import (
     unpack_levels,
 )
 from fedtern.layout import Layout
-from fedtern.sums import Series, Tally
+from fedtern.sums import MOST_TURNS, Series, Tally
 from fedtern.updates import Update
 from fedtern.wire import Reader, check_floats, f32, floats, varint
 
 _TERNARY, _PER_TENSOR, _NESTED = 1, 2, 4
-_MOST_TURNS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -151,6 +150,6 @@ class TallyCodec:
 
 def _read_turns(reader: Reader) -> int:
     turns = reader.varint()
-    if not 0 < turns <= _MOST_TURNS:
-        raise DecodeError(f"expected between 1 and {_MOST_TURNS} rounds, got {turns}")
+    if not 0 < turns <= MOST_TURNS:
+        raise DecodeError(f"expected between 1 and {MOST_TURNS} rounds, got {turns}")
     return turns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from functools import cached_property
 from typing import Any, cast
 
@@ -24,6 +25,13 @@ class _Later:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._generator, name)
+
+
+def check_seed(seed: int) -> int:
+    """The seed as a plain number; what cannot seed anything is refused before it has to."""
+    if (number := operator.index(seed)) < 0:
+        raise ValueError(f"seed must not be negative, got {number}")
+    return number
 
 
 def chance(*key: int) -> np.random.Generator:

@@ -118,11 +118,14 @@ class Client:
     def _checked(self, moments: ArrayLike | None) -> Vector | None:
         if moments is None:
             return None
-        vector = np.asarray(moments, np.float32)
-        if vector.shape != self.weights.shape or not (vector >= 0).all():
+        with np.errstate(over="ignore"):
+            vector = np.asarray(moments, np.float32)
+        if vector.shape != self.weights.shape:
+            raise ValueError(f"moments have shape {vector.shape}, expected {self.weights.shape}")
+        if not ((vector >= 0) & (vector < np.inf)).all():
             raise ValueError(
-                f"moments must be {self.weights.size} numbers that are not negative, got shape"
-                f" {vector.shape}"
+                "moments must be finite as float32 and not negative, got"
+                f" {vector.min(initial=0)} to {vector.max(initial=0)}"
             )
         return vector
 

@@ -1,53 +1,106 @@
-"""The newest broadcasts, as many as fit into a given number of bytes."""
+"""The newest broadcasts, as many as are of use and fit into a given number of bytes."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 
-from fedtern.layout import Layout
 from fedtern.protocol.catchup import MODEL, REPLAY, SUM, Way, encode_sum
 from fedtern.protocol.messages import Broadcast
 from fedtern.protocol.replica import Replica
-from fedtern.sums import merge
-from fedtern.updates import nbytes
+from fedtern.protocol.terms import Terms
+from fedtern.sums import Tally, merge
+from fedtern.updates import Signs, Update, named, nbytes
 
 _MOST_SUMS = 16
+_FRAMING = 1 << 18  # bytes of short messages that a sum of them does without
+
+
+@dataclass
+class Past:
+    """A broadcast of which its update may have been forgotten: its bytes can be read again."""
+
+    round: int
+    stamp: bytes  # of the history before it
+    counted: frozenset[int]
+    data: bytes
+    update: Update | None
+    update_bytes: int  # as they were counted: updates grow as they are used
+    touches: int  # positions that it names, if any
 
 
 class History:
-    """Broadcasts of consecutive rounds, read and unread; the oldest go first."""
+    """Broadcasts of consecutive rounds; the oldest go first.
 
-    def __init__(self, limit: int) -> None:
+    One half of ``limit`` is for their bytes, the other for updates that have been read. Which of
+    those are there makes no difference to what clients are sent.
+    """
+
+    def __init__(self, limit: int, terms: Terms) -> None:
+        if limit < 0:
+            raise ValueError(f"cache_bytes must not be negative, got {limit}")
         self.limit = limit
-        self.nbytes = 0
-        self._broadcasts: deque[Broadcast] = deque()
+        self.terms = terms
+        # Replays longer than the model are never sent; sums of signs reach further.
+        self._reach = min(limit // 2, 4 * terms.layout.size + _FRAMING)
+        self._past: deque[Past] = deque()
+        self._read: deque[Past] = deque()  # those whose updates are there
+        self._data_bytes = self._update_bytes = 0
         self._sums: dict[int, bytes | None] = {}  # by the round they start from
+
+    @property
+    def nbytes(self) -> int:
+        """What is held, about."""
+        return self._data_bytes + self._update_bytes
 
     def append(self, broadcast: Broadcast) -> None:
         """Add the broadcast of the round that has just ended."""
         self._sums = {}
-        self._broadcasts.append(broadcast)
-        self.nbytes += _size(broadcast)
-        while self.nbytes > self.limit:
-            self.nbytes -= _size(self._broadcasts.popleft())
+        if isinstance(broadcast.update, Signs):
+            self._reach = self.limit // 2
+        head, update = broadcast.head, broadcast.update
+        past = Past(
+            head.round,
+            head.stamp,
+            broadcast.counted,
+            broadcast.data,
+            update,
+            nbytes(update),
+            named(update) or 0,
+        )
+        self._past.append(past)
+        self._read.append(past)
+        self._data_bytes += len(past.data)
+        self._update_bytes += past.update_bytes
+        while self._update_bytes > self.limit // 2:
+            self._forget_update()
+        while self._data_bytes > self._reach:
+            if self._read and self._read[0] is self._past[0]:
+                self._forget_update()
+            self._data_bytes -= len(self._past.popleft().data)
+
+    def _forget_update(self) -> None:
+        past = self._read.popleft()
+        past.update = None
+        self._update_bytes -= past.update_bytes
 
     @property
-    def newest(self) -> Broadcast | None:
+    def newest(self) -> Past | None:
         """The last broadcast, if there is one and it fits."""
-        return self._broadcasts[-1] if self._broadcasts else None
+        return self._past[-1] if self._past else None
 
-    def since(self, round: int) -> list[Broadcast] | None:
+    def since(self, round: int) -> list[Past] | None:
         """The broadcasts from a round that has ended on; None where some of them are gone."""
-        if not self._broadcasts or round < self._broadcasts[0].round:
+        if not self._past or round < self._past[0].round:
             return None
         # From the end, which is where most of them are asked for.
-        count = max(self._broadcasts[-1].round + 1 - round, 0)
-        return list(islice(reversed(self._broadcasts), count))[::-1]
+        count = max(self._past[-1].round + 1 - round, 0)
+        return list(islice(reversed(self._past), count))[::-1]
 
-    def sum_of(self, missed: Sequence[Broadcast], layout: Layout) -> bytes | None:
-        """The encoded sum of what ``since`` gave, where there is one.
+    def sum_of(self, missed: Sequence[Past], replica: Replica) -> bytes | None:
+        """The encoded sum of what ``since`` gave and led to a replica, where there is one.
 
         Clients that were away equally long get the same one: it is worked out once a round.
         """
@@ -55,16 +108,26 @@ class History:
         if round not in self._sums:
             if len(self._sums) >= _MOST_SUMS:
                 self._sums.clear()
-            merged = merge([broadcast.update for broadcast in missed])
-            self._sums[round] = None if merged is None else encode_sum(merged, layout)
+            merged = None
+            # More are not merged in any case: they need not be read to find that out.
+            if sum(past.touches for past in missed) <= self.terms.layout.size:
+                merged = merge([self._update_of(past) for past in missed])
+            if isinstance(merged, Tally) and merged.turns > replica.turns:
+                merged = None  # some were counted on an earlier base
+            self._sums[round] = None if merged is None else encode_sum(merged, self.terms.layout)
         return self._sums[round]
+
+    def _update_of(self, past: Past) -> Update:
+        if past.update is not None:
+            return past.update
+        return Broadcast.open(past.data, self.terms).update
 
     def counted(self, client_id: int, round: int) -> bool | None:
         """Whether a client's upload to a round counted; None where that is no longer known."""
-        first = self._broadcasts[0].round if self._broadcasts else round + 1
-        if not 0 <= first <= round < first + len(self._broadcasts):
+        first = self._past[0].round if self._past else round + 1
+        if not 0 <= first <= round < first + len(self._past):
             return None
-        return client_id in self._broadcasts[round - first].counted
+        return client_id in self._past[round - first].counted
 
     def lead(self, way: Way, replica: Replica) -> bytes:
         """The shortest catch-up that leads to a replica: replay, sum or model."""
@@ -72,22 +135,18 @@ class History:
             return way.replay([], replica.stamp)
         sizes = {MODEL: 21 + 4 * way.terms.layout.size}
         missed = (self.since(way.since) if way.since >= 0 else None) or []
-        payload = self.sum_of(missed, way.terms.layout) if missed else None
+        payload = self.sum_of(missed, replica) if missed else None
         if missed:
-            sizes[REPLAY] = way.replay_size([broadcast.data for broadcast in missed])
+            sizes[REPLAY] = way.replay_size([past.data for past in missed])
         if payload is not None:
             sizes[SUM] = 24 + len(payload)
         shortest = min(sizes, key=lambda mode: sizes[mode])
         if shortest == SUM and payload is not None:
-            return way.sum(payload, missed[0].head.stamp, replica.stamp)
+            return way.sum(payload, missed[0].stamp, replica.stamp)
         if shortest == REPLAY:
-            return way.replay([broadcast.data for broadcast in missed], missed[0].head.stamp)
+            return way.replay([past.data for past in missed], missed[0].stamp)
         return way.model(replica.parts(), replica.stamp)
 
     def data(self) -> list[bytes]:
         """Everything there is, oldest first."""
-        return [broadcast.data for broadcast in self._broadcasts]
-
-
-def _size(broadcast: Broadcast) -> int:
-    return len(broadcast.data) + nbytes(broadcast.update)
+        return [past.data for past in self._past]

@@ -78,7 +78,7 @@ class Broadcast:
     @classmethod
     def read(cls, head: Head, reader: Reader, data: bytes, terms: Terms) -> Broadcast:
         """Read what follows the head; ``data`` is the whole message."""
-        counted, cohort = frozenset(reader.ids()), _read_cohort(reader)
+        counted, cohort = frozenset(reader.ids()), read_cohort(reader)
         payload = reader.rest()
         codec = NothingCodec() if payload[:1] == b"\0" else terms.method.down.codec
         return cls(head, codec.decode(payload, terms.layout), counted, cohort, data)
@@ -105,18 +105,19 @@ class Call:
         """Read a call, or as much of a broadcast as calls for the round after it."""
         head, reader = terms.open(data, CALL, BROADCAST)
         if head.kind == CALL:
-            call = cls(head, _read_cohort(reader))
+            call = cls(head, read_cohort(reader))
             reader.end()
             return call
         reader.ids()
-        return cls(Head(CALL, data[-4:][:STAMP], head.round + 1), _read_cohort(reader))
+        return cls(Head(CALL, data[-4:][:STAMP], head.round + 1), read_cohort(reader))
 
 
 def _write_cohort(cohort: frozenset[int] | None) -> bytes:
     return b"\0" if cohort is None else b"\1" + ids(cohort)
 
 
-def _read_cohort(reader: Reader) -> frozenset[int] | None:
+def read_cohort(reader: Reader) -> frozenset[int] | None:
+    """Who may upload; None for anybody."""
     chosen = reader.byte()
     if chosen > 1:
         raise DecodeError(f"expected 0 or 1 before the cohort, got {chosen}")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtern.kernels import tally
 from fedtern.layout import Vector
-from fedtern.sums import Tally
+from fedtern.sums import MOST_TURNS, Tally
 from fedtern.updates import Signs, Update, is_empty
 
 
@@ -60,6 +60,11 @@ class Replica:
         votes = self._votes
         return votes.base, Tally(votes.base.size, votes.turns, votes.counts, votes.step)
 
+    @property
+    def turns(self) -> int:
+        """How many sign updates have been counted on the present base."""
+        return 0 if self._votes is None else self._votes.turns
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Copies of the parts by name, for a snapshot."""
         weights, votes = self.parts()
@@ -85,7 +90,8 @@ class Replica:
 
     def _vote(self, change: Tally) -> None:
         votes = self._votes
-        if votes is None or votes.step != change.step:
+        full = self.turns + change.turns > MOST_TURNS
+        if votes is None or votes.step != change.step or full:
             votes = _Votes(self.weights.copy(), 0, np.zeros_like(change.counts), change.step)
         votes.turns += change.turns
         votes.counts += change.counts

@@ -23,7 +23,7 @@ from fedtern.memory import EMPTY, State
 from fedtern.methods import Method
 from fedtern.protocol import records
 from fedtern.protocol.catchup import Way
-from fedtern.protocol.chance import chance
+from fedtern.protocol.chance import chance, check_seed
 from fedtern.protocol.history import History
 from fedtern.protocol.messages import Broadcast, Upload
 from fedtern.protocol.replica import Replica
@@ -69,16 +69,15 @@ class Server:
         self.terms = Terms(layout or Layout.flat(vector.size), method)
         check_finite(vector, self.terms.layout)
         self.federation = federation
-        self.seed = seed
+        self.seed = check_seed(seed)
         self.round = 0
         self.cohort = None if cohort is None else frozenset(map(check_id, cohort))
         self._replica = Replica(vector, first_stamp(federation, vector))
         self._memory: State = EMPTY
         self._uploads: dict[int, _Accepted] = {}
         self._last_counted: dict[int, int] = {}  # client -> round
-        # Replays longer than the model are never sent; sums of signs reach further.
         default = 16 * vector.size + (1 << 20)
-        self._history = History(default if cache_bytes is None else cache_bytes)
+        self._history = History(default if cache_bytes is None else cache_bytes, self.terms)
 
     @property
     def weights(self) -> Vector:
@@ -111,7 +110,7 @@ class Server:
             raise kind(f"client {client_id}: {error}") from error
         if not 0 < operator.index(num_examples) < 1 << 53:
             raise RemoteProtocolError(
-                f"client {client_id}: claims {num_examples} examples, expected at least 1"
+                f"client {client_id}: claims {num_examples} examples, expected 1 to 2**53 - 1"
             )
         self._uploads[client_id] = _Accepted(upload.update, operator.index(num_examples), data)
 
@@ -211,7 +210,7 @@ class Server:
         """Become what ``snapshot`` was taken of."""
         snapshot.expect(self._identity)
         arrays, cohort, round = snapshot.arrays, snapshot.meta["cohort"], snapshot.meta["round"]
-        replica, history = Replica.from_arrays(arrays), History(self._history.limit)
+        replica, history = Replica.from_arrays(arrays), History(self._history.limit, self.terms)
         clients, rounds = arrays["counted.clients"].tolist(), arrays["counted.rounds"].tolist()
         for data in unpack_blobs(arrays, "history"):
             history.append(Broadcast.open(data, self.terms))

@@ -9,7 +9,7 @@ import numpy as np
 from fedtern.errors import NonFiniteError
 from fedtern.layout import Vector
 from fedtern.memory import EMPTY, OBSERVED, State
-from fedtern.protocol.chance import chance
+from fedtern.protocol.chance import chance, check_seed
 from fedtern.protocol.messages import LARGEST_UPLOAD, Upload
 from fedtern.protocol.terms import Terms
 from fedtern.updates import Update, largest
@@ -21,7 +21,7 @@ class Uplink:
     def __init__(self, client_id: int, terms: Terms, seed: int = 0) -> None:
         self.client_id = client_id
         self.terms = terms
-        self.seed = seed
+        self.seed = check_seed(seed)
         self.memory: State = EMPTY
         self.pending: bytes | None = None
 
