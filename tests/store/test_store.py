@@ -22,6 +22,7 @@ from fedtern import (
     Snapshot,
     Store,
     StoreError,
+    files,
 )
 from fedtern.store.log import Log
 
@@ -307,12 +308,76 @@ def test_a_store_that_was_cleared_is_a_beginning(tmp_path, open_server, opened):
     assert open_server(tmp_path / "s").round == 1
 
 
-def test_a_draft_left_by_a_crash_is_ignored(tmp_path, open_server):
+def test_what_was_read_back_is_on_the_disk_before_it_is_called_safe(tmp_path, monkeypatch):
+    log = Log(tmp_path / "log")
+    log.append(b"accepted", sync=False)
+    log.close()
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    log = Log(tmp_path / "log")
+    assert synced == [log._file]
+    log.close()
+
+
+def test_a_log_whose_head_never_got_to_the_disk_is_a_new_one(tmp_path):
+    (tmp_path / "log").write_bytes(bytes(500))
+    log = Log(tmp_path / "log")
+    assert list(log.records()) == []
+    log.close()
+    (tmp_path / "log").write_bytes(b"something else " * 9)
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    for _ in range(3):
+        with pytest.raises(StoreError, match=r"not a log.*restore a server's directory"):
+            Log(tmp_path / "log")
+    assert not before or len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_interrupted_snapshot_ends_the_store(tmp_path, open_server, open_client, monkeypatch):
+    """Or what is accepted after it would go to the log of the snapshot before."""
+    server, client = open_server(tmp_path / "server", log_bytes=1), open_client(tmp_path / "client")
+
+    def interrupt(path, chunks):
+        files.write_whole(path, chunks)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedtern.store.directory.write_whole", interrupt)
+    server.receive(0, client.client.send(trained(client.client, 1)))
+    with pytest.raises(KeyboardInterrupt):
+        server.finish_round()
+    monkeypatch.undo()
+    client.client.receive(server.server.newest_broadcast(0))
+    with pytest.raises(StoreError, match="interrupted"):
+        server.receive(0, client.client.send(trained(client.client, 2)))
+
+
+def test_a_store_cut_short_while_it_is_cleared_does_not_go_back(tmp_path, open_server, open_client):
+    server, client = open_server(tmp_path / "server", log_bytes=1), open_client(tmp_path / "client")
+    play(server, [client], 3)
+    newest = max((tmp_path / "server").glob("*.safetensors"))
+    removed = []
+    real = Path.unlink
+
+    def cut(path, **options):
+        removed.append(path)
+        if path == newest:
+            raise KeyboardInterrupt
+        real(path, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "unlink", cut)
+        with pytest.raises(KeyboardInterrupt):
+            server.store.clear()
+    assert len(removed) > 2
+    assert set((tmp_path / "server").glob("*.safetensors")) == {newest}
+
+
+def test_a_draft_left_by_a_crash_is_ignored_and_removed(tmp_path, open_server):
     server = open_server(tmp_path / "s")
     server.finish_round()
     server.store.close()
     (tmp_path / "s" / "00000001.safetensors.draft").write_bytes(b"half a snapsh")
     assert open_server(tmp_path / "s").round == 1
+    assert not list((tmp_path / "s").glob("*.draft"))
 
 
 def test_snapshots_are_plain_safetensors(tmp_path, open_client):

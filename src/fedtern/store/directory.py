@@ -63,15 +63,18 @@ class Store:
                 self._lock = Lock(self.path)
             except BlockingIOError:
                 raise StoreError(f"the store {self.path} is in use by another process") from None
+            self._remove_drafts()
 
     def recover(self, state: Recoverable) -> bool:
         """Bring a state back to where it was last seen; False, and a first snapshot, if never."""
         self.check()
         with self._errors("read"):
             generations = self._generations()
-            if not generations:
+        if not generations:
+            with self._errors("write"):
                 self._write_snapshot(0, state.snapshot())
-                return False
+            return False
+        with self._errors("read"):
             start = self._restore_newest(state, generations)
             for generation in range(start, generations[0] + 1):
                 self._replay(state, generation)
@@ -109,11 +112,17 @@ class Store:
         """Remove what is there, readable or not: the next recovery is a beginning."""
         with self._errors("clear"):
             self._close_log()
-            for generation in self._generations():
+            # The oldest first: cut short, it must not bring an older state back.
+            for generation in reversed(self._generations()):
                 for kind in ("safetensors", "log"):
                     self._file(generation, kind).unlink(missing_ok=True)
             sync_directory(self.path)
         self._failed = None
+
+    def _remove_drafts(self) -> None:
+        """Remove what a killed process was writing: nobody reads it."""
+        for draft in self.path.glob("*.draft"):
+            draft.unlink()
 
     def _replay(self, state: Recoverable, generation: int) -> None:
         self._close_log()
@@ -170,8 +179,7 @@ class Store:
 
     def checkpoint(self, snapshot: Snapshot) -> None:
         """Put a new snapshot in the place of the old one and its log."""
-        self.check()
-        with self._errors("write"):
+        with self._changing(lambda: None):
             self._replace_snapshot(snapshot, logged=True)
 
     def _replace_snapshot(self, snapshot: Snapshot, *, logged: bool) -> None:

@@ -31,19 +31,31 @@ class Log:
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
         self.torn = 0  # bytes of unfinished records that opening has cut off
-        self._safe = _START
-        size = os.fstat(self._file).st_size
-        if size < _START:  # new, or cut off before anything was written to it
-            os.truncate(path, 0)
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        size, head = os.fstat(self._file).st_size, self._read(0, _START)
+        # New, or cut off before anything was safe in it: whatever is, has a head before it.
+        if size < _START or not any(head):
+            os.truncate(self.path, 0)
             self._write(0, _MAGIC + _commit(_START))
-            self.nbytes = _START
+            self.nbytes = self._safe = _START
             return
-        if self._read(0, len(_MAGIC)) != _MAGIC:
-            raise StoreError(f"{path} is not a log of this package, or its head is damaged")
+        if not head.startswith(_MAGIC):
+            raise StoreError(
+                f"{self.path} is not a log of this package, or its head is damaged; {REMEDY}"
+            )
         self.nbytes = _START + sum(_HEAD + len(record) for record in self.records())
         self._refuse_damage()
-        self.torn, self._safe = size - self.nbytes, self.nbytes
-        os.truncate(path, self.nbytes)
+        self.torn = size - self.nbytes
+        os.truncate(self.path, self.nbytes)
+        # What was read may have come from memory: the next commit says that it is on the disk.
+        os.fsync(self._file)
+        self._safe = self.nbytes
 
     def _refuse_damage(self) -> None:
         """Tell an unfinished write, which may be cut off, from damage to what was finished."""
