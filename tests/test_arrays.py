@@ -75,3 +75,8 @@ def test_a_shape_that_fits_no_memory_is_refused():
     huge = seal(ARRAY, varint(3) + varint(1 << 30) * 3 + b"\x03\x00\x00\x00\x00\x00")
     with pytest.raises(DecodeError, match="no room in any memory"):
         fedtern.decompress(huge, max_size=1 << 62)
+
+
+def test_the_order_of_bytes_in_memory_does_not_matter():
+    x = np.random.default_rng(0).standard_normal(100).astype(np.float32)
+    assert fedtern.compress(x.astype(">f4"), p=0.1) == fedtern.compress(x, p=0.1)

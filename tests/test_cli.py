@@ -12,6 +12,7 @@ import fedtern
 from checks import LAYOUT, METHODS, pair, trained
 from fedtern.cli import app
 from fedtern.inspection import inspect
+from fedtern.protocol.messages import Call
 
 
 @pytest.fixture
@@ -107,6 +108,15 @@ def test_without_torch_messages_can_be_inspected_and_training_says_how_to_get_it
     refused = run("run", "cnn-kws", "--method", "stc")
     assert refused.returncode == 1
     assert refused.stderr == "fedtern: training needs torch: pip install 'fedtern[torch]'\n"
+
+
+def test_inspect_tells_whom_a_call_calls(run):
+    server, _ = pair(METHODS["stc"])
+    for cohort, words in ((None, "anybody"), (frozenset({3, 1}), "1, 3"), (frozenset(), "nobody")):
+        result = run(Call.seal(server.stamp, 7, cohort, server.terms))
+        assert "call, " in result.output
+        assert "round: 7" in result.output
+        assert f"cohort: {words}" in result.output
 
 
 @pytest.mark.parametrize("words", [["run"], ["serve"], ["demo", "mqtt"]])

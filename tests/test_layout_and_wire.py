@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from checks import LAYOUT
 from fedtern import DecodeError, Layout, Method, fedavg, stc
 from fedtern.methods import METHODS
+from fedtern.methods.spelling import read_method, spell
 from fedtern.wire import Reader, ids, varint
 
 
@@ -98,3 +99,16 @@ def test_numbers_past_64_bits_are_refused():
         Reader(varint(2) + varint(2**64 - 1) * 2).ids()
     with pytest.raises(DecodeError, match="too short for 900 ids"):
         Reader(varint(900)).ids()
+
+
+def test_a_layout_of_lists_is_that_of_tuples():
+    assert Layout(["w"], [[2, 3]]) == Layout(("w",), ((2, 3),))  # type: ignore[arg-type]
+
+
+def test_a_spelling_that_makes_no_method_is_refused():
+    deep = spelt = spell(stc())
+    for _ in range(100_000):
+        deep["up"] = deep = {}
+    for bad in (spelt, {**spell(stc()), "up": 1}):
+        with pytest.raises(ValueError, match="the method cannot be made here"):
+            read_method(bad)

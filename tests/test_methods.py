@@ -38,9 +38,9 @@ from fedtern.compressors import (
     count_kept,
 )
 from fedtern.compressors.lowrank import atom_chances
-from fedtern.memory import OBSERVED, MomentumCorrection, PowerIteration, Unambiguous
+from fedtern.memory import EMPTY, OBSERVED, MomentumCorrection, PowerIteration, Unambiguous
 from fedtern.memory.variance import powers_of_two
-from fedtern.updates import Dense, LowRank, Sparse, Ternary
+from fedtern.updates import Dense, LowRank, Sparse, Ternary, is_empty
 
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
@@ -388,11 +388,45 @@ def test_other_methods_do_not_restrict_training():
         assert (client.restriction() is None) == (not name.startswith("structured"))
 
 
+def test_one_group_of_examples_is_never_unambiguous_by_rounding():
+    layout = Layout.flat(5000)
+    memory, rng = BY_NAME["variance"]().up.memory, np.random.default_rng(0)
+    update, _ = memory.step(rng.standard_normal(5000).astype(np.float32), EMPTY, layout, rng)
+    assert is_empty(update)
+
+
+def test_low_rank_comes_back_after_a_delta_of_zeros():
+    """As where a layer is frozen at first, and rows that stay zero come first in it."""
+    layout, rng = Layout(("kernel",), ((40, 10),)), np.random.default_rng(0)
+    memory, state = BY_NAME["powersgd"](rank=2).up.memory, EMPTY
+    norms = []
+    for _ in range(3):
+        delta = rng.standard_normal((40, 10)).astype(np.float32)
+        delta[:5] = 0
+        delta *= bool(norms)
+        update, state = memory.step(delta.reshape(-1), state, layout, rng)
+        norms.append(float(np.linalg.norm(update.to_dense())))
+    assert norms[0] == 0
+    assert min(norms[1:]) > 5
+
+
+def test_sketches_of_values_whose_inverse_is_no_float32_have_no_surprises():
+    tiny = np.float32([1, -1, 2, 0]) * np.float32(1e-42)
+    update = Sketch(p=1.0, bits=4).compress(tiny, Layout.flat(4), np.random.default_rng(0))
+    assert np.allclose(update.to_dense() / 1e-42, tiny / 1e-42, atol=1)
+
+
 def test_moments_must_fit():
     _, (client, *_) = pair(METHODS["variance"])
     new = trained(client, 0)
-    for bad in (np.ones(3), -np.ones(LAYOUT.size), np.full(LAYOUT.size, np.nan)):
-        with pytest.raises(ValueError, match="moments must be 43 numbers"):
+    for bad in (
+        np.ones(3),
+        -np.ones(LAYOUT.size),
+        np.full(LAYOUT.size, np.nan),
+        np.full(LAYOUT.size, np.inf),
+        np.full(LAYOUT.size, 1e39),
+    ):
+        with pytest.raises(ValueError, match="moments"):
             client.send(new, bad)
     assert client.send(new, np.zeros(LAYOUT.size))
 

@@ -28,7 +28,7 @@ def compress(array: ArrayLike, p: float = 1 / 400) -> bytes:
     (1380, 1136)
     """
     x = np.asarray(array)
-    if x.dtype not in _DTYPES:
+    if x.dtype.newbyteorder("=") not in _DTYPES:
         raise ValueError(f"array must be float16, float32 or float64, got {x.dtype}")
     layout = Layout(("array",), (check_axes(x.shape),))
     with np.errstate(over="ignore"):  # too large for float32 is refused below, by name

@@ -10,8 +10,10 @@ from fedtern.wire import Reader, u32
 MAGIC = 0xFE
 VERSION = 1
 UPLOAD, BROADCAST, CATCH_UP, ARRAY, CALL = 1, 2, 3, 4, 5
-KINDS = {UPLOAD: "upload", BROADCAST: "broadcast", CATCH_UP: "catch-up", ARRAY: "array"}
-"""Kinds that carry an update; a call carries none."""
+KINDS = {
+    UPLOAD: "upload", BROADCAST: "broadcast", CATCH_UP: "catch-up", ARRAY: "array", CALL: "call",
+}  # fmt: skip
+"""What a person calls them."""
 FRAME = 6  # bytes around a body
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fedtern.arrays import open_array
 from fedtern.codecs import CODECS, SparseCodec, TernaryCodec
 from fedtern.codecs.golomb import golomb_width, read_count
-from fedtern.envelope import ARRAY, BROADCAST, CATCH_UP, FRAME, KINDS, unseal
+from fedtern.envelope import ARRAY, BROADCAST, CALL, CATCH_UP, FRAME, KINDS, unseal
 from fedtern.errors import DecodeError
 from fedtern.layout import Layout
 from fedtern.protocol.catchup import MODES, SUM, read_lag
+from fedtern.protocol.messages import read_cohort
 from fedtern.protocol.terms import STAMP
 from fedtern.wire import Reader
 
@@ -63,6 +65,8 @@ def inspect(data: bytes, layout: Layout | None = None) -> Inspection:
         found.parts.append(("shape", reader.left - len(payload)))
     else:
         payload = _head(kind, reader, found)
+    if kind == CALL:
+        return found
     if kind == CATCH_UP and found.facts["way"] != MODES[SUM]:
         found.parts.append((found.facts["way"], len(payload)))
         return found
@@ -81,8 +85,12 @@ def _head(kind: int, reader: Reader, found: Inspection) -> bytes:
     before = reader.left
     if kind == BROADCAST:
         found.facts["counted"] = _names(reader.ids())
-        found.facts["next cohort"] = _names(reader.ids()) if reader.byte() else "anybody"
+        found.facts["next cohort"] = _names(read_cohort(reader))
         found.parts.append(("acknowledgements and cohort", before - reader.left))
+    if kind == CALL:
+        found.facts["cohort"] = _names(read_cohort(reader))
+        found.parts.append(("cohort", before - reader.left))
+        reader.end()
     if kind == CATCH_UP:
         lag, counted, mode = read_lag(reader)
         found.facts["since"] = str(round - lag)
@@ -94,8 +102,8 @@ def _head(kind: int, reader: Reader, found: Inspection) -> bytes:
     return reader.rest()
 
 
-def _names(ids: tuple[int, ...]) -> str:
-    return ", ".join(map(str, ids)) or "nobody"
+def _names(ids: Iterable[int] | None) -> str:
+    return "anybody" if ids is None else ", ".join(map(str, sorted(ids))) or "nobody"
 
 
 def _payload(payload: bytes, layout: Layout | None, found: Inspection) -> None:

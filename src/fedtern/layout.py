@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,6 +41,10 @@ class Layout:
     shapes: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
+        # Lists say the same, but neither equal nor hash like what a peer has made of tuples.
+        object.__setattr__(self, "names", tuple(self.names))
+        shapes = tuple(tuple(map(operator.index, shape)) for shape in self.shapes)
+        object.__setattr__(self, "shapes", shapes)
         if len(self.names) != len(self.shapes):
             raise ValueError(f"got {len(self.names)} names for {len(self.shapes)} shapes")
         if len(set(self.names)) != len(self.names):

@@ -16,6 +16,8 @@ from fedtern.layout import Layout, Vector
 from fedtern.updates import Masked, Sketched
 from fedtern.updates.seeded import block_lengths, masked_positions, sketch_signs
 
+_SMALL = 2.0**-100
+
 
 @dataclass(frozen=True)
 class RandomMask:
@@ -80,7 +82,8 @@ class Sketch:
             block = values[place]
             rotate(block)
             low, high = block.min(), block.max()
-            unit = most / (high - low) if high > low else np.float32(0)
+            span = np.float64(high) - np.float64(low)  # whose inverse may be beyond float32
+            unit = most / (high - low) if span > _SMALL else most / span if span else 0.0
             exact = (block - low) * unit + chances[place]
             levels[place] = np.clip(exact, 0, most)
             lows.append(low)

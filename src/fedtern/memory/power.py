@@ -50,6 +50,10 @@ class PowerIteration:
             matrix = part.reshape(rows, columns)
             right = query[at : at + rank * columns].reshape(rank, columns)
             at += rank * columns
+            if (lost := ~right.any(axis=1)).any():
+                # A product of zeros: what it led to would look at the same few rows for ever.
+                right = right.copy()
+                right[lost] = rng.standard_normal((int(lost.sum()), columns), np.float32)
             left = np.linalg.qr(_unit(matrix) @ _unit(right).T)[0]
             parts += [left.T.reshape(-1), (left.T @ matrix).reshape(-1)]
         update = LowRank(sides, ranks, np.concatenate(parts))

@@ -52,7 +52,8 @@ class Unambiguous:
         """Send what is unambiguous, as powers of two; both sums start anew where it was sent."""
         residual, moments = self._accumulated(delta, state)
         check_finite(residual, layout)
-        clear = np.square(residual, dtype=np.float64) > self.alpha * moments.astype(np.float64)
+        # Squared as moments are: rounded in another way, a lone example would often exceed itself.
+        clear = np.square(_bounded(residual)) > self.alpha * moments.astype(np.float64)
         update = powers_of_two(residual, np.flatnonzero(clear), layout)
         return update, self._settled(residual, moments, update)
 

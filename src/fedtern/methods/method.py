@@ -55,6 +55,8 @@ class Method:
     momentum: Momentum = "keep"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.up, Link) or not isinstance(self.down, Link):
+            raise TypeError(f"up and down must be links, got {self.up!r} and {self.down!r}")
         object.__setattr__(self, "local_steps", operator.index(self.local_steps))
         if self.local_steps < 1:
             raise ValueError(f"local_steps must be at least 1, got {self.local_steps}")

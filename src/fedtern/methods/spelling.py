@@ -28,7 +28,7 @@ def read_method(spelt: Mapping[str, Any]) -> Method:
     """Undo ``spell``; a part that is not known here is a ``ValueError``."""
     try:
         method = _read(spelt)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"the method cannot be made here: {error}") from error
     if not isinstance(method, Method):
         raise ValueError(f"expected a method, got {type(method).__name__}")
