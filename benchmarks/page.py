@@ -99,7 +99,10 @@ def measured(files: list[dict[str, Any]], page: Path) -> dict[str, str]:
         for name in dict.fromkeys(row["benchmark"] for row in found["rows"]):
             rows = [row for row in found["rows"] if row["benchmark"] == name]
             pictures = draw(rows, page.parent / "images") if name == "growth" else []
-            images = [f"![Cost of each stage](images/{picture}.svg)" for picture in pictures]
+            images = [
+                f"![Milliseconds of each stage against {CURVES[picture][1]}](images/{picture}.svg)"
+                for picture in pictures
+            ]
             parts[name] = "\n\n".join([machine(found), table(rows), *images])
     return parts
 

@@ -4,7 +4,7 @@ import { createHash } from 'node:crypto';
 import { readFileSync, realpathSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
-const UPLOAD = 1, BROADCAST = 2, CATCH_UP = 3, ARRAY = 4;
+const UPLOAD = 1, BROADCAST = 2, CATCH_UP = 3, ARRAY = 4, CALL = 5;
 const REPLAY = 0, SUM = 1, MODEL = 2;
 const MAX_VALUE = 2 ** 100, MAX_UPLOAD = 2 ** 64, MAX_TURNS = 2 ** 24, MAX_AXES = 32;
 const MAX_STEPS = 2 ** 20, MAX_BITS = 16, MAX_RANK = 2 ** 15, MAX_LEFT = 2, MAX_RIGHT = 2 ** 80;
@@ -517,6 +517,13 @@ function firstStamp(federation, weights) {
   return Uint8Array.of(crc, crc >>> 8, crc >>> 16);
 }
 
+// Who may upload: their ids, or null for anybody.
+function readInvited(reader) {
+  const limited = reader.u8();
+  demand(limited <= 1, 'unknown kind of invitation');
+  return limited ? reader.ids() : null;
+}
+
 // Messages are read to the end before any of them is applied: a refused one changes nothing.
 export class Replica {
   #model; #terms; #stamp; #base = null; #step = 0; #counts = null;
@@ -548,13 +555,20 @@ export class Replica {
     return { round, update };
   }
 
+  readCall(bytes) {
+    const { reader, stamp, round } = this.#open(bytes, CALL);
+    demand(round !== this.round || equal(stamp, this.#stamp), 'another history');
+    const invited = readInvited(reader);
+    reader.finish();
+    return { round, invited };
+  }
+
   #readBroadcast(bytes, expectedRound, expectedStamp) {
     const { reader, stamp, round } = this.#open(bytes, BROADCAST);
     demand(round === expectedRound, `broadcast of round ${round}, not ${expectedRound}`);
     demand(equal(stamp, expectedStamp), 'another history');
-    const counted = reader.ids(), limited = reader.u8();
-    demand(limited <= 1, 'unknown kind of invitation');
-    const invited = limited ? reader.ids() : null, update = readUpdate(reader, this.#model);
+    const counted = reader.ids(), invited = readInvited(reader);
+    const update = readUpdate(reader, this.#model);
     demand(update.codec !== 6 && update.codec !== 7, 'codecs 6 and 7 are for catch-ups');
     return { round, counted, invited, update, nextStamp: bytes.slice(-4, -1) };
   }
@@ -627,7 +641,8 @@ export class Replica {
 }
 
 function checkVectors(path) {
-  const { layout, arrays, payloads, federations, refused } = JSON.parse(readFileSync(path, 'utf8'));
+  const { layout, arrays, payloads, federations, refused, calls, refused_calls: refusedCalls } =
+    JSON.parse(readFileSync(path, 'utf8'));
   const fromHex = (hex) => Uint8Array.from(Buffer.from(hex, 'hex'));
   const same = (a, b) => a.length === b.length && a.every((value, i) => Object.is(value, b[i]));
   const positiveZeros = (values) => Array.from(values, (value) => value + 0);
@@ -690,11 +705,27 @@ function checkVectors(path) {
     closeSection(`federation ${method}`);
   }
 
-  refused.forEach(({ hex, reason }) => check(`refused: ${reason}`, () => {
-    try { readArray(fromHex(hex)); } catch (error) { return error.message.startsWith('malformed'); }
+  const refuses = (read) => {
+    try { read(); } catch (error) { return error.message.startsWith('malformed'); }
     return false;
-  }));
+  };
+  refused.forEach(({ hex, reason }) => check(`refused: ${reason}`, () => refuses(() => readArray(fromHex(hex)))));
   closeSection('refused');
+
+  const { terms, start, federation, rounds } = federations[0];
+  const atRound = (round) => {
+    const replica = new Replica(layout, fromHex(terms), start, federation);
+    rounds.slice(0, round).forEach(({ broadcast }) => replica.applyBroadcast(fromHex(broadcast)));
+    return replica;
+  };
+  calls.forEach(({ round, cohort, hex }, i) => check(`call ${i}`, () => {
+    const call = atRound(round).readCall(fromHex(hex)), expected = cohort && cohort.map(BigInt);
+    return call.round === round && (expected ? equal(call.invited, expected) : call.invited === null);
+  }));
+  closeSection('calls');
+  refusedCalls.forEach(({ hex, reason }) => check(`refused call: ${reason}`,
+    () => refuses(() => atRound(0).readCall(fromHex(hex)))));
+  closeSection('refused calls');
   console.log(`${passed} passed, ${failed} failed`);
   return failed === 0;
 }

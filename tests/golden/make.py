@@ -1,17 +1,21 @@
-"""Writes ``v1.json``: messages and what they decode to. Run once for each format version.
+"""Writes ``v1.json``: messages and what they decode to. What is there already stays as it is.
 
 - ``arrays``: ``hex`` decodes to ``shape`` and ``values``, or to zeros but for ``nonzeros``.
 - ``payloads``: updates of the layout; ``adds`` is what one does to zeros (up to a zero's sign).
 - ``federations``: from ``start`` on, the round's uploads, its broadcast and the weights after it;
   ``away[i]`` takes client 300 from round i - 1 to the end, ``replay`` from round 0.
 - ``refused``: arrays and payloads that break a rule.
+- ``calls``: to the first federation; ``cohort`` is null where anybody may upload to ``round``.
+- ``refused_calls``: calls to it, at round 0, that break a rule.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +25,10 @@ from checks import CODECS, METHODS, sample_update, trained
 from fedtern import Client, Layout, Method, Server, compress, decompress
 from fedtern.codecs import SeriesCodec
 from fedtern.compressors import SparseTernary, TopK
-from fedtern.envelope import ARRAY, seal
+from fedtern.envelope import ARRAY, CALL, UPLOAD, seal
+from fedtern.protocol import Call
 from fedtern.protocol.catchup import Way
-from fedtern.protocol.terms import first_stamp
+from fedtern.protocol.terms import Terms, first_stamp
 from fedtern.sums import merge
 
 HERE = Path(__file__).parent
@@ -135,17 +140,61 @@ def refused() -> list[dict[str, str]]:
     return [{"reason": reason, "hex": data.hex()} for reason, data in broken.items()]
 
 
+def calls(called: dict[str, Any]) -> list[dict[str, object]]:
+    terms = Terms(LAYOUT, METHODS[called["method"]])
+    stamps = [first_stamp(called["federation"], np.float32(called["start"]))]
+    stamps += [bytes.fromhex(played["broadcast"])[-4:-1] for played in called["rounds"]]
+    found: list[tuple[int, list[int] | None]] = [(0, None), (0, []), (0, [0, 1, AWAY])]
+    found += [(2, [FAR]), (len(stamps) - 1, None), (len(stamps) - 1, list(range(20)))]
+    return [
+        {
+            "round": round,
+            "cohort": cohort,
+            "hex": Call.seal(
+                stamps[round], round, None if cohort is None else frozenset(cohort), terms
+            ).hex(),
+        }
+        for round, cohort in found
+    ]
+
+
+def refused_calls(called: dict[str, Any]) -> list[dict[str, str]]:
+    terms = Terms(LAYOUT, METHODS[called["method"]])
+    head = terms.head(first_stamp(called["federation"], np.float32(called["start"])), 0)
+    call = seal(CALL, head + b"\1\2\0\1")
+    broken = {
+        "wrong checksum": call[:-1] + bytes([call[-1] ^ 1]),
+        "another kind": seal(UPLOAD, head + b"\1\2\0\1"),
+        "another layout": seal(CALL, bytes(3) + head[3:] + b"\0"),
+        "another method": seal(CALL, head[:3] + bytes(3) + head[6:] + b"\0"),
+        "another history": seal(CALL, head[:6] + bytes(3) + head[9:] + b"\0"),
+        "neither 0 nor 1": seal(CALL, head + b"\2"),
+        "nobody is named": seal(CALL, head + b"\1"),
+        "more ids than bytes": seal(CALL, head + b"\1\3\0\1"),
+        "a number not in its shortest form": seal(CALL, head + b"\1\1\x80\0"),
+        "bytes left over": seal(CALL, head + b"\0\0"),
+    }
+    return [{"reason": reason, "hex": data.hex()} for reason, data in broken.items()]
+
+
 def main() -> None:
     path = HERE / "v1.json"
-    if path.exists():
-        sys.exit(f"{path} exists: golden bytes are never made again")
-    golden = {
-        "layout": {"names": LAYOUT.names, "shapes": LAYOUT.shapes, "digest": LAYOUT.digest.hex()},
-        "arrays": arrays(),
-        "payloads": payloads(),
-        "federations": [federation(name, method) for name, method in METHODS.items()],
-        "refused": refused(),
+    golden: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    names = {"names": LAYOUT.names, "shapes": LAYOUT.shapes, "digest": LAYOUT.digest.hex()}
+    makers: dict[str, Callable[[], object]] = {
+        "layout": lambda: names,
+        "arrays": arrays,
+        "payloads": payloads,
+        "federations": lambda: [federation(name, method) for name, method in METHODS.items()],
+        "refused": refused,
+        "calls": lambda: calls(golden["federations"][0]),
+        "refused_calls": lambda: refused_calls(golden["federations"][0]),
     }
+    missing = [name for name in makers if name not in golden]
+    if not missing:
+        sys.exit(f"{path} has everything: golden bytes are never made again")
+    for name in missing:
+        golden[name] = makers[name]()
     path.write_text(json.dumps(golden, separators=(",", ":")) + "\n")
 
 

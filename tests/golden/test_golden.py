@@ -12,9 +12,11 @@ import pytest
 
 import fedtern
 from checks import METHODS
-from fedtern import Client, DecodeError, Layout, Server
+from fedtern import Client, DecodeError, Layout, RemoteProtocolError, Server
 from fedtern.codecs import CODECS
 from fedtern.codecs.golomb import WIDEST_DENSITY
+from fedtern.protocol import Call
+from fedtern.protocol.terms import Terms, first_stamp
 
 PATH = Path(__file__).parent / "v1.json"
 GOLDEN = json.loads(PATH.read_text())
@@ -80,6 +82,33 @@ def test_whole_federations_are_read_the_same(case):
 def test_what_breaks_a_rule_is_refused(case):
     with pytest.raises(DecodeError):
         fedtern.decompress(bytes.fromhex(case["hex"]))
+
+
+def called(round: int) -> tuple[Terms, bytes]:
+    """The first federation's terms, and its stamp at a round."""
+    case = GOLDEN["federations"][0]
+    terms = Terms(LAYOUT, METHODS[case["method"]])
+    if round == 0:
+        return terms, first_stamp(case["federation"], np.float32(case["start"]))
+    return terms, bytes.fromhex(case["rounds"][round - 1]["broadcast"])[-4:-1]
+
+
+@pytest.mark.parametrize("case", GOLDEN["calls"], ids=lambda case: case["hex"][-8:])
+def test_calls_are_read_and_written_the_same(case):
+    terms, stamp = called(case["round"])
+    cohort = None if case["cohort"] is None else frozenset(case["cohort"])
+    data = bytes.fromhex(case["hex"])
+    call = Call.open(data, terms)
+    assert (call.head.round, call.head.stamp, call.cohort) == (case["round"], stamp, cohort)
+    assert Call.seal(stamp, case["round"], cohort, terms) == data
+
+
+@pytest.mark.parametrize("case", GOLDEN["refused_calls"], ids=lambda case: case["reason"])
+def test_calls_that_break_a_rule_are_refused(case):
+    terms, stamp = called(0)
+    data = bytes.fromhex(case["hex"])
+    with pytest.raises((DecodeError, RemoteProtocolError)):
+        Call.open(data, terms).head.check_history(stamp, "this reader")
 
 
 def test_the_example_in_the_document_is_right():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from fedtern.reproduce import (
@@ -15,11 +17,25 @@ from fedtern.reproduce import (
     table4,
     traffic,
 )
-from fedtern.reproduce.artefact import Artefact
+from fedtern.reproduce.artefact import Artefact, Table
 from fedtern.reproduce.convergence import FIGURE_2, FIGURE_10, Curves
 from fedtern.reproduce.heatmaps import FIGURE_4, FIGURE_5, FIGURE_12, HeatMap
+from fedtern.reproduce.results import Results
 from fedtern.reproduce.settings import EVERY_TASK, Settings
 from fedtern.reproduce.sweeps import BALANCE, BATCH, CLASSES, PARTICIPATION, Sweep
+
+
+def _numbered(
+    name: str, table: Callable[[Settings, Results], Table]
+) -> Callable[[Settings, Results], Table]:
+    """A figure's table, under the number that the figure has in the paper."""
+
+    def numbered(settings: Settings, results: Results) -> Table:
+        found = table(settings, results)
+        number, title = name.removeprefix("fig"), found.title[0].lower() + found.title[1:]
+        return replace(found, title=f"Figure {number}: {title}")
+
+    return numbered
 
 
 def _sweep(name: str, sweep: Sweep, about: str, task: str = Settings.task) -> Artefact:
@@ -27,7 +43,7 @@ def _sweep(name: str, sweep: Sweep, about: str, task: str = Settings.task) -> Ar
         name,
         about,
         partial(sweeps.cells, sweep),
-        partial(sweep_results.table, sweep),
+        _numbered(name, partial(sweep_results.table, sweep)),
         partial(sweep_results.draw, sweep),
         restricted_by=("methods", "values", "places", "momentum"),
         task=task,
@@ -39,7 +55,7 @@ def _curves(name: str, curves: Curves, about: str, *restricted_by: str) -> Artef
         name,
         about,
         curves.cells,
-        partial(convergence.table, curves),
+        _numbered(name, partial(convergence.table, curves)),
         partial(convergence.draw, curves),
         restricted_by=("methods", *restricted_by),
     )
@@ -50,7 +66,7 @@ def _heat(name: str, heat: HeatMap, about: str, share: float) -> Artefact:
         name,
         about,
         heat.cells,
-        partial(heatmaps.table, heat),
+        _numbered(name, partial(heatmaps.table, heat)),
         partial(heatmaps.draw, heat),
         restricted_by=("places",),
         share=share,
@@ -61,7 +77,7 @@ _FIGURE_3 = Artefact(
     "fig3",
     "signs of batches' gradients against the whole one's, iid and non-iid (takes no runs)",
     figure3.cells,
-    figure3.table,
+    _numbered("fig3", figure3.table),
     figure3.draw,
     restricted_by=(),
 )

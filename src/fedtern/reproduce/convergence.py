@@ -72,6 +72,7 @@ FIGURE_2 = Curves(
     },
     momentum=0.9,
     notes=(
+        "non-iid (2): two classes for each client; non-iid (1): one. The words are the paper's.",
         "10 clients that all take part, with a momentum of 0.9. The paper does not say which delay"
         " and which sparsity it uses here: n=100 and p=1/100 are ours.",
         "The paper's rows are VGG11* on CIFAR-10 and logistic regression on MNIST and, by its"
