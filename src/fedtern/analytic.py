@@ -31,7 +31,7 @@ from fedtern.compressors import (
 from fedtern.layout import Layout
 from fedtern.memory import MomentumCorrection, PowerIteration, Unambiguous
 from fedtern.methods import Link
-from fedtern.updates.factors import WHOLE, matrix_sides, part_length, ranks_within
+from fedtern.updates.factors import matrix_sides, part_length, ranks_within, right_length
 
 
 @cache
@@ -94,9 +94,7 @@ def _factors(source: Any, layout: Layout, sent: int) -> float:
 def _right_factors(source: RandomSubspace, layout: Layout, sent: int) -> float:
     sides = matrix_sides(layout)
     ranks = ranks_within(sides, source.rank)
-    return 32.0 * sum(
-        m * n if r == WHOLE else r * n for (m, n), r in zip(sides, ranks, strict=True)
-    )
+    return 32.0 * sum(right_length(s, r) for s, r in zip(sides, ranks, strict=True))
 
 
 FORMULAS: dict[type, Callable[[Any, Layout, int], float]] = {

@@ -11,7 +11,7 @@ from fedtern.codecs.codec import expect, open_payload
 from fedtern.errors import DecodeError
 from fedtern.layout import Layout, Vector
 from fedtern.updates import LowRank, Projected, Update
-from fedtern.updates.factors import WHOLE, Sides, matrix_sides, part_length
+from fedtern.updates.factors import WHOLE, Sides, matrix_sides, part_length, right_length
 from fedtern.wire import Reader, check_floats, floats, u64, varint
 
 # A product of factors within these, of any rank there can be, stays below 2**100.
@@ -61,10 +61,7 @@ class ProjectedCodec:
         reader = open_payload(data, self.id)
         seed, sides = reader.u64(), matrix_sides(layout)
         ranks = _read_ranks(reader, sides)
-        lengths = [
-            rows * columns if rank == WHOLE else rank * columns
-            for (rows, columns), rank in zip(sides, ranks, strict=True)
-        ]
+        lengths = [right_length(s, r) for s, r in zip(sides, ranks, strict=True)]
         values, at = _read_values(reader, sum(lengths)), 0
         for rank, length in zip(ranks, lengths, strict=True):
             if rank != WHOLE:

@@ -86,7 +86,7 @@ class Projected:
         parts, at = [np.empty(0, np.float32)], 0
         lefts = random_lefts(self.sides, self.ranks, self.seed)
         for (rows, columns), rank, left in zip(self.sides, self.ranks, lefts, strict=True):
-            length = rows * columns if rank == WHOLE else rank * columns
+            length = right_length((rows, columns), rank)
             parts += [left.reshape(-1), self.values[at : at + length]]
             at += length
         return LowRank(self.sides, self.ranks, np.concatenate(parts))
@@ -111,6 +111,12 @@ def matrix_sides(layout: Layout) -> Sides:
 def ranks_within(sides: Sides, rank: int) -> tuple[int, ...]:
     """The rank of each tensor; one that is no longer than its factors would be is sent whole."""
     return tuple(WHOLE if rank * (m + n) >= m * n else rank for m, n in sides)
+
+
+def right_length(sides: tuple[int, int], rank: int) -> int:
+    """How many values a tensor of these sides takes where its left factor is known."""
+    rows, columns = sides
+    return rows * columns if rank == WHOLE else rank * columns
 
 
 def part_length(sides: tuple[int, int], rank: int) -> int:
