@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import pytest
 
 from fedtern.errors import FedternError
 from fedtern.report import load_run
 from fedtern.report.groups import curve, group_runs
+from fedtern.report.runs import EXPERIMENT
 from fedtern.report.words import method_label
 from report.fake_runs import METHODS, config, evaluations, write_run
 
@@ -100,6 +102,32 @@ def test_seeds_share_a_group_and_nothing_else_does(tmp_path):
     assert [len(group.runs) for group in groups] == [2, 1, 1]
     assert len({group.label for group in groups}) == 3
     assert "learning rate 0.1" in groups[1].label
+
+
+def test_seeds_of_finished_runs_share_a_group(tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    from fedtern.environment import Environment
+    from fedtern.experiments import Experiment, open_run
+
+    few = Environment(clients=4, participation=0.5)
+    paths = []
+    for seed in (0, 1):
+        what = Experiment.of("mlp-digits", "stc", few, iterations=2, seed=seed)
+        run = open_run(what, tmp_path, command=f"fedtern run --seed {seed}")
+        list(run.go(workers=0))
+        assert run.finished()
+        paths.append(run.path)
+    (group,) = group_runs([load_run(path) for path in paths])
+    assert (len(group.runs), group.label) == (2, "STC p=1/400")
+
+
+def test_every_setting_of_an_experiment_tells_groups_apart():
+    pytest.importorskip("torch")
+    from fedtern.experiments import Experiment
+
+    settings = {field.name for field in fields(Experiment)}
+    assert set(EXPERIMENT) == settings - {"seed", "evaluate_every"}
 
 
 def test_what_has_cost_nothing_yet_has_no_place_on_a_logarithmic_axis(tmp_path):
