@@ -150,6 +150,19 @@ def test_bad_input_is_one_sentence_and_exit_code_1(fedtern, arguments, sentence)
     assert result.stderr.count("\n") == 1
 
 
+def test_damaged_runs_and_settings_are_one_sentence(fedtern, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDTERN_CHECKPOINT_SECONDS", "abc")
+    refused = fedtern("run", *QUICK)
+    assert "FEDTERN_CHECKPOINT_SECONDS must be a number of seconds" in refused.stderr
+    monkeypatch.delenv("FEDTERN_CHECKPOINT_SECONDS")
+    assert fedtern("run", *QUICK).exit_code == 0
+    (path,) = (tmp_path / "runs").iterdir()
+    (path / "metrics.jsonl").unlink()
+    result = fedtern("run", *QUICK)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert f"{path.name}/metrics.jsonl is missing or empty" in result.stderr
+
+
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
     command = [sys.executable, "-m", "fedtern", "run", "--iterations", "100000"]
     process = subprocess.Popen(
