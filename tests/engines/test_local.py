@@ -18,6 +18,7 @@ from fedtern.engines.simulation import federate, simulate  # noqa: E402
 from fedtern.engines.states import States  # noqa: E402
 from fedtern.environment import Environment  # noqa: E402
 from fedtern.training import get_task  # noqa: E402
+from fedtern.training.augment import CropFlip, pad  # noqa: E402
 from fedtern.training.flat import FlatModel  # noqa: E402
 from fedtern.training.sgd import Sgd  # noqa: E402
 
@@ -254,6 +255,18 @@ def test_what_cannot_be_federated_is_refused_in_a_sentence(digits):
         simulate(nn.Linear(2, 2), digits)
     with pytest.raises(ValueError, match="has a dataset of its own"):
         simulate("mlp-digits", digits)
+    with pytest.raises(ValueError, match=r"data of task 'mlp-digits' must be the directory .*sgd"):
+        simulate("mlp-digits", sgd())
+    with pytest.raises(ValueError, match="transform is for a module and its Dataset, task 'mlp"):
+        simulate("mlp-digits", transform=pad(32))
+    with pytest.raises(ValueError, match="augment is for a module and its Dataset, task 'mlp"):
+        simulate("mlp-digits", augment=CropFlip())
+    with pytest.raises(ValueError, match=r"such as fedtern.METHODS\['topk'\]\(\), got 'topk'"):
+        simulate("mlp-digits", method="topk")
+    with pytest.raises(ValueError, match=r"must be a fedtern.Environment, got {}"):
+        simulate("mlp-digits", environment={})
+    with pytest.raises(ValueError, match="model must be a module or the name of a task, got None"):
+        simulate(None, digits)
     with pytest.raises(ValueError, match="must be at least 1, got 0 and None"):
         simulate("mlp-digits", iterations=0)
     with pytest.raises(ValueError, match="weight_decay must not be negative, got -1"):
