@@ -56,6 +56,27 @@ def test_run_as_json_ends_in_one_object_and_a_finished_run_is_not_repeated(fedte
     assert first.stdout == second.stdout
 
 
+def test_a_loss_that_is_no_number_is_null_in_json(fedtern, tmp_path):
+    found = json.loads(fedtern("run", *QUICK, "--json").stdout.splitlines()[-1])
+    metrics = tmp_path / found["run"] / "metrics.jsonl"
+    diverged = [{**json.loads(line), "loss": None} for line in metrics.read_text().splitlines()]
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in diverged))
+
+    def strict(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    for command in (["run"], ["compare", "stc"]):
+        last = fedtern(*command, *QUICK, "--json").stdout.splitlines()[-1]
+        row = json.loads(last, parse_constant=strict)
+        assert (row["runs"][0] if "runs" in row else row)["loss"] is None
+
+
+def test_a_method_may_have_its_own_parameter_beside_that_of_all(fedtern):
+    result = fedtern("compare", "stc", "stc:p_up=0.1", "--p-up", "0.2", *QUICK, "--json")
+    labels = [row["method"] for row in json.loads(result.stdout.splitlines()[-1])["runs"]]
+    assert labels == ["stc p_up=1/5", "stc p_up=1/10"]
+
+
 def test_compare_prints_a_table_and_writes_a_report(fedtern, tmp_path):
     pytest.importorskip("plotly")
     result = fedtern(
@@ -129,6 +150,25 @@ def test_tasks_methods_and_splits_are_listed(fedtern, tmp_path):
         (["report", "nowhere"], "nowhere"),
         (["run", "--method", "stc:p_up=abc"], "stc's p_up must be of type float, got 'abc'"),
         (["run", "--method", "stc:local_steps=2.5"], "local_steps must be of type int, got 2.5"),
+        (["run", "--method", "stc:p_up=1e400"], "stc's p_up must be of type float, got '1e400'"),
+        (["run", "--method", "stc:p_up=none"], "cannot be made with p_up=None"),
+        (["run", "--method", "topk:p_down=abc"], "cannot be made with p_down=abc"),
+        (["run", "--method", "topk:p_down=true"], "topk's p_down must be a number or none, got"),
+        (["run", "--method", "fedavg:local_steps=1e3"], "local_steps must be of type int"),
+        (["run", "--method", "stc:p_up=0.1,p-up=0.2"], "p_up is there twice in 'stc:p_up=0.1,"),
+        (
+            ["run", "--method", "stc:p_up=0.1", "--p-up", "0.2"],
+            "--p-up 0.2 contradicts --method stc:p_up=0.1: leave one of them out",
+        ),
+        (["run", "--p-up", "1e-999999999"], "p must be in (0, 1], got 0.0"),
+        (["run", "--local-steps", "9" * 23], "stc's local_steps must be below 2**63, got 999"),
+        (["run", "--seed", "9" * 23], "seed must be a whole number below 2**63, got 999"),
+        (["run", "--memory", "inf"], "--memory must be a number of GiB of at least 0, got inf"),
+        (["run", "--memory", "nan"], "--memory must be a number of GiB of at least 0, got nan"),
+        (["run", "--memory", "-1"], "--memory must be a number of GiB of at least 0, got -1"),
+        (["run", "--learning-rate", "1e308"], "learning_rate must be at most 3.40282e+38"),
+        (["run", "--weight-decay", "1e300"], "weight_decay must be at most 3.40282e+38"),
+        (["split", "--clients", "1000000000000"], "use fewer clients"),
         (["run", "--method", "stc:name=sgd"], "name comes before the colon"),
         (["run", "--learning-rate", "-1"], "learning_rate must be positive, got -1.0"),
         (["run", "--momentum", "2"], "momentum must be in [0, 1), got 2.0"),

@@ -78,6 +78,11 @@ class Environment:
 
     def deal(self, dataset: Dataset, seed: int) -> Split:
         """Who holds which of a dataset's training examples."""
+        if self.clients > dataset.train_labels.size:  # or so many could not even be counted out
+            raise ValueError(
+                f"some of {self.clients} clients would hold none of the"
+                f" {dataset.train_labels.size} examples: use fewer clients"
+            )
         rng = _rng(seed, _SPLIT)
         if not self.public:
             return self._deal(dataset.train_labels, dataset, rng)

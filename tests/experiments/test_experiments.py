@@ -51,6 +51,8 @@ def test_labels_tell_methods_apart():
     texts = ("fedavg:weighted=true", "fedavg", "stc:p_up=1", "stc", "stc:local_steps=5", "topk")
     labels = [Experiment.of("mlp-digits", text).label for text in texts]
     assert len(set(labels)) == len(labels)
+    assert Experiment.of("mlp-digits", "fedavg:local_steps=1").label == "fedavg local_steps=1"
+    assert Experiment.of("mlp-digits", "stc:local_steps=1").label == "stc p_up=1/400"
 
 
 def test_defaults_are_written_out_so_that_they_can_change_without_harm():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +19,7 @@ from fedtern.cli.session import checkpoint_seconds, command_line, interruptible
 from fedtern.engines.local import Round
 from fedtern.errors import MissingExtraError
 from fedtern.experiments import Experiment, open_run
+from fedtern.experiments.metrics import as_json
 from fedtern.experiments.runs import LOCAL
 from fedtern.report import write_report
 
@@ -44,7 +44,7 @@ def run(
             experiment = Experiment.from_toml(config)
         found, path = _go(experiment, options, resume=resume)
     if options.as_json:
-        typer.echo(json.dumps({"run": str(path), **asdict(found)}))
+        typer.echo(json.dumps({"run": str(path), **as_json(found)}, allow_nan=False))
     else:
         typer.echo(f"{experiment.label}: {summary(found)}, {pace(found)}")
         typer.echo(f"kept in {path}, with the model; see it with: fedtern report {path}")
@@ -69,8 +69,8 @@ def compare(
         results = [(e, *_go(e, options, resume=resume)) for e in experiments]
         written = _report([path for _, _, path in results], html)
     if options.as_json:
-        rows = [{"method": e.label, "run": str(p), **asdict(f)} for e, f, p in results]
-        typer.echo(json.dumps({"runs": rows, "report": written and str(written)}))
+        rows = [{"method": e.label, "run": str(p), **as_json(f)} for e, f, p in results]
+        typer.echo(json.dumps({"runs": rows, "report": written and str(written)}, allow_nan=False))
         return
     _print(results)
     if written is not None:
