@@ -181,6 +181,18 @@ def test_tasks_methods_and_splits_are_listed(fedtern, tmp_path):
         (["run", "--out", "/proc/nowhere"], "cannot make /proc/nowhere"),
         (["split", "--plot", "/nowhere/x.png"], "/nowhere/x.png: No such file"),
         (["split", "--split", "odd"], "split must be one of"),
+        (
+            ["run", "--split", "iid", "--classes-per-client", "2"],
+            'classes_per_client 2 does nothing to split "iid": leave it out, or choose split "cl',
+        ),
+        (
+            ["split", "--concentration", "2"],
+            'concentration 2.0 does nothing to split "classes": leave it out, or choose split "d',
+        ),
+        (
+            ["split", "--split", "natural", "--gamma", "0.9"],
+            'gamma 0.9 does nothing to split "natural": leave it out, or choose split "classes" or',
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_1(fedtern, arguments, sentence):

@@ -295,6 +295,15 @@ def test_impossible_environments_are_refused_in_a_sentence(digits):
             Environment(**wrong).deal(digits, 0)
 
 
+def test_defaults_never_do_nothing():
+    for split in ("classes", "iid", "dirichlet", "natural"):
+        plain = Environment(split=split)
+        assert plain.refuse_idle() is plain
+    Environment(gamma=0.9, alpha=0.2, classes_per_client=2, public=0.1).refuse_idle()
+    Environment(gamma=0.9, alpha=0.2, split="iid").refuse_idle()
+    Environment(gamma=0.9, alpha=0.2, concentration=2, split="dirichlet").refuse_idle()
+
+
 @pytest.mark.parametrize("kind", ["classes", "iid", "dirichlet"])
 @pytest.mark.parametrize("public", [0.0, 0.1])
 def test_every_split_can_be_trained_on(digits, kind, public):

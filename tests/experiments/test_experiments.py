@@ -89,6 +89,11 @@ def test_an_experiment_can_be_a_toml_file(tmp_path):
             "clients must be of type",
         ),
         ('task = "mlp-digits"\nmethod = "stc"\nenvironment = {client = 2}', "did you mean clients"),
+        (
+            'task = "mlp-digits"\nmethod = "stc"\n'
+            'environment = {split = "dirichlet", classes_per_client = 2}',
+            "classes_per_client 2 does nothing",
+        ),
     ):
         path.write_text(text)
         with pytest.raises(ValueError, match=match):

@@ -9,6 +9,7 @@ from fedtern.errors import FedternError
 from fedtern.report import load_run
 from fedtern.report.groups import curve, group_runs
 from fedtern.report.runs import EXPERIMENT
+from fedtern.report.summary import summary
 from fedtern.report.words import method_label
 from report.fake_runs import METHODS, config, evaluations, write_run
 
@@ -128,6 +129,37 @@ def test_every_setting_of_an_experiment_tells_groups_apart():
 
     settings = {field.name for field in fields(Experiment)}
     assert set(EXPERIMENT) == settings - {"seed", "evaluate_every"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"split": "classes"}, "in each round, each holding 2 classes, for"),
+        ({}, "in each round, each holding 2 classes, for"),
+        ({"split": "iid"}, "in each round, data dealt out at random, for"),
+        (
+            {"split": "dirichlet", "concentration": 0.5},
+            "data dealt out by a Dirichlet distribution of concentration 0.5, for",
+        ),
+        ({"split": "natural"}, "in each round, data dealt out by who made it, for"),
+        (
+            {"split": "classes", "public": 0.1},
+            "each holding 2 classes beside the 10 % of the data that all of them hold, for",
+        ),
+    ],
+)
+def test_the_setting_says_what_the_split_is_by(tmp_path, environment, words):
+    place = {"clients": 100, "participation": 0.1, "classes_per_client": 2, **environment}
+    run = load_run(write_run(tmp_path / "r", config(STC, environment=place)))
+    assert words in summary(group_runs([run]))
+
+
+def test_those_left_to_the_table_are_counted_as_people_do(tmp_path):
+    runs = [
+        load_run(write_run(tmp_path / str(i), config(STC, learning_rate=0.1 + i))) for i in range(7)
+    ]
+    assert summary(group_runs(runs[:6])).endswith("The other one is in the table.")
+    assert summary(group_runs(runs)).endswith("The other 2 are in the table.")
 
 
 def test_what_has_cost_nothing_yet_has_no_place_on_a_logarithmic_axis(tmp_path):

@@ -45,7 +45,7 @@ class Splitting:
     def environment(self, **others: Any) -> Environment:
         """The environment that these options describe."""
         own = {f.name: getattr(self, f.name) for f in fields(Splitting)}
-        return Environment(**own, **others)
+        return Environment(**own, **others).refuse_idle()
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class Experiment:
             places = values.pop("environment", {})
             for name in places:
                 look_up(name, {f.name: f for f in fields(Environment)}, "setting of an environment")
-            return cls.of(environment=Environment(**places), **values)
+            return cls.of(environment=Environment(**places).refuse_idle(), **values)
         except (OSError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
