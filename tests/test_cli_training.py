@@ -93,6 +93,30 @@ def test_compare_prints_a_table_and_writes_a_report(fedtern, tmp_path):
     assert len(json.loads(found.stdout.splitlines()[-1])["runs"]) == 2
 
 
+def test_compare_asks_where_the_report_goes_before_it_trains(fedtern, tmp_path):
+    (tmp_path / "pages").mkdir()
+    refused = fedtern("compare", "stc", *QUICK, "--html", "pages")
+    assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+    assert "pages is a directory: name the page, like pages/report.html" in refused.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_compare_says_what_it_found_whatever_becomes_of_the_report(fedtern, monkeypatch, as_json):
+    def full(*_arguments):
+        raise OSError(28, "No space left on device", "report.html")
+
+    monkeypatch.setattr("fedtern.cli.train.write_report", full)
+    result = fedtern("compare", "stc", *QUICK, *["--json"] * as_json)
+    assert result.exit_code == 1
+    assert "report.html: No space left on device" in result.stderr
+    if as_json:
+        found = json.loads(result.stdout.splitlines()[-1])
+        assert (len(found["runs"]), found["report"]) == (1, None)
+    else:
+        assert "stc p_up=1/400" in result.stdout
+
+
 def test_an_experiment_can_be_a_file(fedtern, tmp_path):
     (tmp_path / "e.toml").write_text(
         'task = "logistic-digits"\niterations = 10\nmethod = {name = "sgd"}\n'

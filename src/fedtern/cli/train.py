@@ -22,6 +22,7 @@ from fedtern.experiments import Experiment, open_run
 from fedtern.experiments.metrics import as_json
 from fedtern.experiments.runs import LOCAL
 from fedtern.report import write_report
+from fedtern.report.page import check_target
 
 
 @o.takes(o.Simulating)
@@ -65,15 +66,21 @@ def compare(
     Parameters such as --p-up go to every method that has them; method:parameter=value to one.
     """
     with one_sentence():
+        check_target(html)
         experiments = [options.experiment(task, method, strict=False) for method in methods]
         results = [(e, *_go(e, options, resume=resume)) for e in experiments]
-        written = _report([path for _, _, path in results], html)
-    if options.as_json:
-        rows = [{"method": e.label, "run": str(p), **as_json(f)} for e, f, p in results]
-        typer.echo(json.dumps({"runs": rows, "report": written and str(written)}, allow_nan=False))
-        return
-    _print(results)
-    if written is not None:
+    if not options.as_json:
+        _print(results)
+    written = None
+    try:
+        with one_sentence():
+            written = _report([path for _, _, path in results], html)
+    finally:  # what was trained for is said, whatever becomes of the page
+        if options.as_json:
+            rows = [{"method": e.label, "run": str(p), **as_json(f)} for e, f, p in results]
+            found = {"runs": rows, "report": written and str(written)}
+            typer.echo(json.dumps(found, allow_nan=False))
+    if written is not None and not options.as_json:
         typer.echo(f"report: {written.resolve()}")
 
 
