@@ -255,6 +255,11 @@ def test_what_cannot_be_federated_is_refused_in_a_sentence(digits):
         simulate(nn.Linear(2, 2), digits)
     with pytest.raises(ValueError, match="has a dataset of its own"):
         simulate("mlp-digits", digits)
+    untested = replace(
+        digits, test_inputs=digits.test_inputs[:0], test_labels=digits.test_labels[:0]
+    )
+    with pytest.raises(ValueError, match="dataset 'digits' has no test examples: hold some of"):
+        simulate(TASK.build(0), untested, iterations=1, learning_rate=0.1)
     with pytest.raises(ValueError, match=r"data of task 'mlp-digits' must be the directory .*sgd"):
         simulate("mlp-digits", sgd())
     with pytest.raises(ValueError, match="transform is for a module and its Dataset, task 'mlp"):
