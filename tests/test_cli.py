@@ -73,6 +73,8 @@ def test_bad_input_is_one_line_and_an_exit_code(run):
     result = CliRunner().invoke(app, ["inspect", "/nowhere"])
     assert result.output == "/nowhere: No such file or directory\n"
     assert "expected numbers like 7840,10" in run(b"", "--size", "many").output
+    message = fedtern.compress(np.ones(100), p=0.1)
+    assert "no model has 99999999999999999999" in run(message, "--size", "9" * 20).output
 
 
 def test_the_command_exists_and_knows_its_version():

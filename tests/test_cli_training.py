@@ -56,6 +56,27 @@ def test_run_as_json_ends_in_one_object_and_a_finished_run_is_not_repeated(fedte
     assert first.stdout == second.stdout
 
 
+def test_a_loss_that_is_no_number_is_null_in_json(fedtern, tmp_path):
+    found = json.loads(fedtern("run", *QUICK, "--json").stdout.splitlines()[-1])
+    metrics = tmp_path / found["run"] / "metrics.jsonl"
+    diverged = [{**json.loads(line), "loss": None} for line in metrics.read_text().splitlines()]
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in diverged))
+
+    def strict(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    for command in (["run"], ["compare", "stc"]):
+        last = fedtern(*command, *QUICK, "--json").stdout.splitlines()[-1]
+        row = json.loads(last, parse_constant=strict)
+        assert (row["runs"][0] if "runs" in row else row)["loss"] is None
+
+
+def test_a_method_may_have_its_own_parameter_beside_that_of_all(fedtern):
+    result = fedtern("compare", "stc", "stc:p_up=0.1", "--p-up", "0.2", *QUICK, "--json")
+    labels = [row["method"] for row in json.loads(result.stdout.splitlines()[-1])["runs"]]
+    assert labels == ["stc p_up=1/5", "stc p_up=1/10"]
+
+
 def test_compare_prints_a_table_and_writes_a_report(fedtern, tmp_path):
     pytest.importorskip("plotly")
     result = fedtern(
@@ -70,6 +91,30 @@ def test_compare_prints_a_table_and_writes_a_report(fedtern, tmp_path):
     assert (tmp_path / "again.html").exists()
     found = fedtern("compare", "stc", "sgd", "--p-up", "0.1", *QUICK, "--json")
     assert len(json.loads(found.stdout.splitlines()[-1])["runs"]) == 2
+
+
+def test_compare_asks_where_the_report_goes_before_it_trains(fedtern, tmp_path):
+    (tmp_path / "pages").mkdir()
+    refused = fedtern("compare", "stc", *QUICK, "--html", "pages")
+    assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+    assert "pages is a directory: name the page, like pages/report.html" in refused.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_compare_says_what_it_found_whatever_becomes_of_the_report(fedtern, monkeypatch, as_json):
+    def full(*_arguments):
+        raise OSError(28, "No space left on device", "report.html")
+
+    monkeypatch.setattr("fedtern.cli.train.write_report", full)
+    result = fedtern("compare", "stc", *QUICK, *["--json"] * as_json)
+    assert result.exit_code == 1
+    assert "report.html: No space left on device" in result.stderr
+    if as_json:
+        found = json.loads(result.stdout.splitlines()[-1])
+        assert (len(found["runs"]), found["report"]) == (1, None)
+    else:
+        assert "stc p_up=1/400" in result.stdout
 
 
 def test_an_experiment_can_be_a_file(fedtern, tmp_path):
@@ -129,6 +174,25 @@ def test_tasks_methods_and_splits_are_listed(fedtern, tmp_path):
         (["report", "nowhere"], "nowhere"),
         (["run", "--method", "stc:p_up=abc"], "stc's p_up must be of type float, got 'abc'"),
         (["run", "--method", "stc:local_steps=2.5"], "local_steps must be of type int, got 2.5"),
+        (["run", "--method", "stc:p_up=1e400"], "stc's p_up must be of type float, got '1e400'"),
+        (["run", "--method", "stc:p_up=none"], "cannot be made with p_up=None"),
+        (["run", "--method", "topk:p_down=abc"], "cannot be made with p_down=abc"),
+        (["run", "--method", "topk:p_down=true"], "topk's p_down must be a number or none, got"),
+        (["run", "--method", "fedavg:local_steps=1e3"], "local_steps must be of type int"),
+        (["run", "--method", "stc:p_up=0.1,p-up=0.2"], "p_up is there twice in 'stc:p_up=0.1,"),
+        (
+            ["run", "--method", "stc:p_up=0.1", "--p-up", "0.2"],
+            "--p-up 0.2 contradicts --method stc:p_up=0.1: leave one of them out",
+        ),
+        (["run", "--p-up", "1e-999999999"], "p must be in (0, 1], got 0.0"),
+        (["run", "--local-steps", "9" * 23], "stc's local_steps must be below 2**63, got 999"),
+        (["run", "--seed", "9" * 23], "seed must be a whole number below 2**63, got 999"),
+        (["run", "--memory", "inf"], "--memory must be a number of GiB of at least 0, got inf"),
+        (["run", "--memory", "nan"], "--memory must be a number of GiB of at least 0, got nan"),
+        (["run", "--memory", "-1"], "--memory must be a number of GiB of at least 0, got -1"),
+        (["run", "--learning-rate", "1e308"], "learning_rate must be at most 3.40282e+38"),
+        (["run", "--weight-decay", "1e300"], "weight_decay must be at most 3.40282e+38"),
+        (["split", "--clients", "1000000000000"], "use fewer clients"),
         (["run", "--method", "stc:name=sgd"], "name comes before the colon"),
         (["run", "--learning-rate", "-1"], "learning_rate must be positive, got -1.0"),
         (["run", "--momentum", "2"], "momentum must be in [0, 1), got 2.0"),
@@ -141,6 +205,18 @@ def test_tasks_methods_and_splits_are_listed(fedtern, tmp_path):
         (["run", "--out", "/proc/nowhere"], "cannot make /proc/nowhere"),
         (["split", "--plot", "/nowhere/x.png"], "/nowhere/x.png: No such file"),
         (["split", "--split", "odd"], "split must be one of"),
+        (
+            ["run", "--split", "iid", "--classes-per-client", "2"],
+            'classes_per_client 2 does nothing to split "iid": leave it out, or choose split "cl',
+        ),
+        (
+            ["split", "--concentration", "2"],
+            'concentration 2.0 does nothing to split "classes": leave it out, or choose split "d',
+        ),
+        (
+            ["split", "--split", "natural", "--gamma", "0.9"],
+            'gamma 0.9 does nothing to split "natural": leave it out, or choose split "classes" or',
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_1(fedtern, arguments, sentence):
@@ -148,6 +224,19 @@ def test_bad_input_is_one_sentence_and_exit_code_1(fedtern, arguments, sentence)
     assert result.exit_code == 1
     assert sentence in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_damaged_runs_and_settings_are_one_sentence(fedtern, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDTERN_CHECKPOINT_SECONDS", "abc")
+    refused = fedtern("run", *QUICK)
+    assert "FEDTERN_CHECKPOINT_SECONDS must be a number of seconds" in refused.stderr
+    monkeypatch.delenv("FEDTERN_CHECKPOINT_SECONDS")
+    assert fedtern("run", *QUICK).exit_code == 0
+    (path,) = (tmp_path / "runs").iterdir()
+    (path / "metrics.jsonl").unlink()
+    result = fedtern("run", *QUICK)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert f"{path.name}/metrics.jsonl is missing or empty" in result.stderr
 
 
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):

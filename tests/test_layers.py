@@ -23,7 +23,7 @@ CORE = (
     ("analytic", "protocol"),
 )
 ABOVE = (
-    ("extras", "files", "names"),
+    ("extras", "files", "names", "numbers"),
     ("store", "data"),
     ("environment",),
     ("training",),

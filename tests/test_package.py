@@ -43,6 +43,26 @@ def test_everything_exported_exists_and_everything_public_is_exported():
     assert public | {"simulate"} == set(fedtern.__all__) | {"TYPE_CHECKING", "require"}
 
 
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from fedtern import *
+import fedtern
+help(fedtern)
+try:
+    fedtern.simulate("mlp-digits")
+except fedtern.MissingExtraError as error:
+    print(error)
+"""
+
+
+def test_without_torch_everything_can_be_imported_and_training_says_what_it_needs():
+    command = [sys.executable, "-c", WITHOUT_TORCH]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    sentence = "fedtern.simulate needs torch, which is not installed: pip install 'fedtern[torch]'"
+    assert run.stdout.splitlines()[-1] == sentence
+
+
 def test_the_version_is_the_packages():
     from importlib.metadata import version
 

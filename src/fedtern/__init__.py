@@ -44,11 +44,23 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> object:
     """Import what needs torch when it is asked for, and not before."""
     if name == "simulate":
-        require("torch", "torch", "fedtern.simulate")
+        try:
+            require("torch", "torch", "fedtern.simulate")
+        except MissingExtraError as error:
+            return _without_torch(str(error))
         from fedtern.engines.simulation import simulate
 
         return simulate
     raise AttributeError(f"module 'fedtern' has no attribute {name!r}")
+
+
+def _without_torch(sentence: str) -> object:
+    """A stand-in that says what is missing when it is called: to look at a name is no mistake."""
+
+    def simulate(*_arguments: object, **_options: object) -> None:
+        raise MissingExtraError(sentence)
+
+    return simulate
 
 
 __all__ = [

@@ -14,7 +14,14 @@ from fedtern.data import Dataset, Split, by_class, by_group, dirichlet, iid, vol
 from fedtern.data.dataset import Labels
 from fedtern.data.splits import with_public
 
-SPLITS = ("classes", "iid", "dirichlet", "natural")
+# What each kind of split goes by, of all that can be said of one.
+_SPLIT_BY = {
+    "classes": ("classes_per_client", "gamma", "alpha"),
+    "iid": ("gamma", "alpha"),
+    "dirichlet": ("concentration", "gamma", "alpha"),
+    "natural": (),
+}
+SPLITS = tuple(_SPLIT_BY)
 _SPLIT, _COHORT = 0, 1  # streams of random numbers that never meet
 
 
@@ -69,6 +76,21 @@ class Environment:
         """How many clients take part in each round."""
         return round(self.clients * self.participation)
 
+    def refuse_idle(self) -> Environment:
+        """Itself; an error where something is set that its split does not go by.
+
+        For what a person has typed: environments that were trained in before stay what they are.
+        """
+        for name in {name: None for by in _SPLIT_BY.values() for name in by}:
+            value, default = getattr(self, name), getattr(Environment, name)
+            if name not in _SPLIT_BY[self.split] and value != default:
+                users = [f'"{split}"' for split, by in _SPLIT_BY.items() if name in by]
+                raise ValueError(
+                    f'{name} {value} does nothing to split "{self.split}": leave it out, or choose'
+                    f" split {' or '.join(users)}"
+                )
+        return self
+
     def cohort(self, seed: int, round: int) -> list[int]:
         """Who takes part in a round, ascending."""
         if self.cohort_size == self.clients:
@@ -78,6 +100,11 @@ class Environment:
 
     def deal(self, dataset: Dataset, seed: int) -> Split:
         """Who holds which of a dataset's training examples."""
+        if self.clients > dataset.train_labels.size:  # or so many could not even be counted out
+            raise ValueError(
+                f"some of {self.clients} clients would hold none of the"
+                f" {dataset.train_labels.size} examples: use fewer clients"
+            )
         rng = _rng(seed, _SPLIT)
         if not self.public:
             return self._deal(dataset.train_labels, dataset, rng)

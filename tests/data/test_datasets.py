@@ -90,6 +90,22 @@ def test_arrays_that_do_not_fit_together_are_refused(change, words):
         replace(data, **change)
 
 
+def test_arrays_are_taken_however_they_lie_in_memory():
+    rows = np.arange(8, dtype=np.float32).reshape(4, 2)
+    packed = np.zeros(4, [("tag", "u1"), ("row", "<f4", 2)])
+    packed["row"] = rows
+    for odd in (rows.astype(">f4"), rows[::-1], rows[:, ::-1], packed["row"]):
+        data = Dataset("odd", odd, [0, 1, 0, 1][::-1], odd, np.array([0, 1, 0, 1], ">i8")[::-1], 2)
+        for kept in (data.train_inputs, data.test_labels):
+            assert kept.dtype.isnative
+            assert all(step % kept.itemsize == 0 <= step for step in kept.strides)
+        np.testing.assert_array_equal(data.train_inputs, odd)
+    # Channels that lie together make convolutions faster, and change what they round to.
+    pictures = np.zeros((2, 8, 8, 3), np.uint8).transpose(0, 3, 1, 2)
+    kept = Dataset("pictures", pictures, [0, 1], pictures, [0, 1], 2).train_inputs
+    assert kept.strides == pictures.strides
+
+
 def test_a_data_directory_of_the_users_is_read(tmp_path, monkeypatch):
     for folder in ("mnist", "fashion-mnist"):
         (tmp_path / folder).mkdir()

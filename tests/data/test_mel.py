@@ -88,6 +88,8 @@ def test_a_wav_holds_what_was_written():
         (b"what is this, a song?", "not a wav file"),
         (wav(tone(440), rate=8_000), "at 16000 Hz, but is 1 of 2-byte samples at 8000 Hz"),
         (wav(tone(440), channels=2), "must be 1 channel"),
+        (wav(tone(440))[:-1001], "must have 16000 samples of 2 bytes, but has 30999 bytes"),
+        (wav(tone(440))[:-1000], "must have 16000 samples of 2 bytes, but has 31000 bytes"),
     ],
 )
 def test_a_wav_of_another_kind_is_named_with_what_was_expected(data, words):

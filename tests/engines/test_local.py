@@ -18,6 +18,7 @@ from fedtern.engines.simulation import federate, simulate  # noqa: E402
 from fedtern.engines.states import States  # noqa: E402
 from fedtern.environment import Environment  # noqa: E402
 from fedtern.training import get_task  # noqa: E402
+from fedtern.training.augment import CropFlip, pad  # noqa: E402
 from fedtern.training.flat import FlatModel  # noqa: E402
 from fedtern.training.sgd import Sgd  # noqa: E402
 
@@ -254,6 +255,23 @@ def test_what_cannot_be_federated_is_refused_in_a_sentence(digits):
         simulate(nn.Linear(2, 2), digits)
     with pytest.raises(ValueError, match="has a dataset of its own"):
         simulate("mlp-digits", digits)
+    untested = replace(
+        digits, test_inputs=digits.test_inputs[:0], test_labels=digits.test_labels[:0]
+    )
+    with pytest.raises(ValueError, match="dataset 'digits' has no test examples: hold some of"):
+        simulate(TASK.build(0), untested, iterations=1, learning_rate=0.1)
+    with pytest.raises(ValueError, match=r"data of task 'mlp-digits' must be the directory .*sgd"):
+        simulate("mlp-digits", sgd())
+    with pytest.raises(ValueError, match="transform is for a module and its Dataset, task 'mlp"):
+        simulate("mlp-digits", transform=pad(32))
+    with pytest.raises(ValueError, match="augment is for a module and its Dataset, task 'mlp"):
+        simulate("mlp-digits", augment=CropFlip())
+    with pytest.raises(ValueError, match=r"such as fedtern.METHODS\['topk'\]\(\), got 'topk'"):
+        simulate("mlp-digits", method="topk")
+    with pytest.raises(ValueError, match=r"must be a fedtern.Environment, got {}"):
+        simulate("mlp-digits", environment={})
+    with pytest.raises(ValueError, match="model must be a module or the name of a task, got None"):
+        simulate(None, digits)
     with pytest.raises(ValueError, match="must be at least 1, got 0 and None"):
         simulate("mlp-digits", iterations=0)
     with pytest.raises(ValueError, match="weight_decay must not be negative, got -1"):
@@ -280,6 +298,15 @@ def test_impossible_environments_are_refused_in_a_sentence(digits):
     ):
         with pytest.raises(ValueError, match=match):
             Environment(**wrong).deal(digits, 0)
+
+
+def test_defaults_never_do_nothing():
+    for split in ("classes", "iid", "dirichlet", "natural"):
+        plain = Environment(split=split)
+        assert plain.refuse_idle() is plain
+    Environment(gamma=0.9, alpha=0.2, classes_per_client=2, public=0.1).refuse_idle()
+    Environment(gamma=0.9, alpha=0.2, split="iid").refuse_idle()
+    Environment(gamma=0.9, alpha=0.2, concentration=2, split="dirichlet").refuse_idle()
 
 
 @pytest.mark.parametrize("kind", ["classes", "iid", "dirichlet"])

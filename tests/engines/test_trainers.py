@@ -20,7 +20,7 @@ from fedtern.data import Dataset, Split  # noqa: E402
 from fedtern.engines.blocks import Blocks  # noqa: E402
 from fedtern.engines.simulation import federate, simulate  # noqa: E402
 from fedtern.engines.trainers import choose_trainer  # noqa: E402
-from fedtern.engines.worker import EVALUATE  # noqa: E402
+from fedtern.engines.worker import EVALUATE, _evaluate  # noqa: E402
 from fedtern.engines.workers import ParallelTraining  # noqa: E402
 from fedtern.training import Task  # noqa: E402
 from fedtern.training.augment import CropFlip  # noqa: E402
@@ -300,14 +300,27 @@ def test_a_snapshot_is_a_value_where_workers_train():
         made.close()
 
 
-def test_simulate_ends_its_workers():
+@pytest.mark.parametrize("asked", [0, 1])
+def test_simulate_ends_its_workers(asked):
     rounds = simulate(
         convolution(), pictures(), iterations=4, learning_rate=0.1, environment=SOME, workers=2
     )
-    next(rounds)
+    for _ in range(asked):
+        next(rounds)
     before = len(torch.multiprocessing.active_children())
     rounds.close()
     assert len(torch.multiprocessing.active_children()) == before - 2
+    rounds.close()
+    assert list(rounds) == []
+
+
+def test_a_test_is_summed_in_the_order_of_its_chunks(monkeypatch):
+    monkeypatch.setattr("fedtern.engines.worker.CHUNK", 4)
+    one = local(convolution)
+    shares = [_evaluate(one, share, 3) for share in range(3)]
+    chunks = [one.model.test(*batch) for batch in one.test.chunks(4)]
+    told = sorted(chunk for share in shares for chunk in share)
+    assert told == [(number, *chunk) for number, chunk in enumerate(chunks)]
 
 
 def test_workers_end_when_nobody_holds_them():

@@ -17,7 +17,8 @@ pytest.importorskip("sklearn")
 
 from fedtern import Snapshot, StoreError, stc
 from fedtern.environment import Environment
-from fedtern.experiments import Experiment, open_run, parse_method
+from fedtern.experiments import Experiment, find_run, open_run, parse_method
+from fedtern.files import Lock
 
 QUICK = Experiment.of(
     "logistic-digits",
@@ -50,6 +51,8 @@ def test_labels_tell_methods_apart():
     texts = ("fedavg:weighted=true", "fedavg", "stc:p_up=1", "stc", "stc:local_steps=5", "topk")
     labels = [Experiment.of("mlp-digits", text).label for text in texts]
     assert len(set(labels)) == len(labels)
+    assert Experiment.of("mlp-digits", "fedavg:local_steps=1").label == "fedavg local_steps=1"
+    assert Experiment.of("mlp-digits", "stc:local_steps=1").label == "stc p_up=1/400"
 
 
 def test_defaults_are_written_out_so_that_they_can_change_without_harm():
@@ -86,6 +89,11 @@ def test_an_experiment_can_be_a_toml_file(tmp_path):
             "clients must be of type",
         ),
         ('task = "mlp-digits"\nmethod = "stc"\nenvironment = {client = 2}', "did you mean clients"),
+        (
+            'task = "mlp-digits"\nmethod = "stc"\n'
+            'environment = {split = "dirichlet", classes_per_client = 2}',
+            "classes_per_client 2 does nothing",
+        ),
     ):
         path.write_text(text)
         with pytest.raises(ValueError, match=match):
@@ -183,12 +191,71 @@ def test_one_process_has_a_run_at_a_time(tmp_path):
     assert run.finished()
 
 
-def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path):
+def test_a_run_that_another_process_has_just_finished_stays_as_it_is(tmp_path, monkeypatch):
+    late, deal = open_run(QUICK, tmp_path), Environment.deal
+
+    def while_the_other_trains(*arguments):
+        monkeypatch.undo()
+        list(open_run(QUICK, tmp_path).go())
+        return deal(*arguments)
+
+    monkeypatch.setattr(Environment, "deal", while_the_other_trains)
+    assert list(late.go()) == []
+    assert late.finished()
+    assert [r.iteration for r in late.rounds()] == [10, 20, 30]
+
+
+def test_only_who_has_a_directory_says_what_is_run_there(tmp_path):
+    run = open_run(QUICK, tmp_path)
+    run.path.mkdir()
+    lock = Lock(run.path)
+    with pytest.raises(StoreError, match="is being run by another process"):
+        run.create()
+    assert [path.name for path in run.path.iterdir()] == ["lock"]
+    lock.close()
+    list(open_run(QUICK, tmp_path).go())
+    assert run.finished()
+
+
+def test_a_checkpoint_that_a_kill_left_in_a_finished_run_is_removed(tmp_path):
+    run = open_run(QUICK, tmp_path)
+    list(run.go())
+    run.checkpoint.write_bytes(b"residuals")
+    open_run(QUICK, tmp_path)
+    assert not run.checkpoint.exists()
+    run.model.unlink()
+    run.checkpoint.write_bytes(b"all that is left")
+    open_run(QUICK, tmp_path)
+    assert run.checkpoint.exists()
+
+
+@pytest.mark.parametrize("length", [0, -9])
+def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path, length):
     run = open_run(QUICK, tmp_path)
     list(run.go(stopped=iter([False, True]).__next__))
-    run.checkpoint.write_bytes(run.checkpoint.read_bytes()[:-9])
+    run.checkpoint.write_bytes(run.checkpoint.read_bytes()[:length])
     with pytest.raises(StoreError, match=r"checkpoint.safetensors is damaged .*remove it to start"):
         list(run.go())
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"digest": ', "\x00"])
+def test_a_damaged_configuration_is_named_with_a_remedy(tmp_path, text):
+    run = open_run(QUICK, tmp_path)
+    run.create()
+    (run.path / "config.json").write_text(text)
+    for look in (lambda: open_run(QUICK, tmp_path), lambda: find_run(run.path)):
+        with pytest.raises(StoreError, match=r"config.json is damaged \(.*\): move its directory"):
+            look()
+
+
+def test_a_finished_run_without_its_metrics_is_named_with_a_remedy(tmp_path):
+    run = open_run(QUICK, tmp_path)
+    list(run.go())
+    assert run.outcome() == run.rounds()[-1]
+    for damage in (lambda: run.metrics.write_text(""), run.metrics.unlink):
+        damage()
+        with pytest.raises(StoreError, match=r"metrics.jsonl is missing or empty, though .*move"):
+            run.outcome()
 
 
 def test_a_finished_run_keeps_the_model_and_what_tells_its_state_from_others(tmp_path):

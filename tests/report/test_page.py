@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 from html.parser import HTMLParser
 
@@ -155,6 +156,25 @@ def test_a_run_with_next_to_nothing_in_it_still_gives_a_page(tmp_path):
     (path / "config.json").write_text('{"method": {"name": "stc"}}')
     (path / "metrics.jsonl").write_text('{"iteration": 1}\n')
     assert "STC" in write_report([path], tmp_path / "r.html").read_text()
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing_behind(runs, tmp_path):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "file").touch()
+    for out, sentence in (
+        ("taken", r"taken is a directory: name the page, like .*taken/report.html"),
+        ("file/report.html", r"report.html cannot be written: .*file is no directory"),
+    ):
+        with pytest.raises(FedternError, match=sentence):
+            write_report(runs, tmp_path / out)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "taken"]
+
+
+def test_a_path_that_is_no_text_still_gives_a_page(tmp_path):
+    run = write_run(tmp_path / os.fsdecode(b"r\xff"), config(STC), evaluations(STC, 0))
+    page = write_report([run], tmp_path / "page.html").read_text()
+    assert r"r\udcff" in page
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["page.html"]
 
 
 def test_the_same_directory_twice_is_one_run(runs, tmp_path):

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import pytest
 
 from fedtern.errors import FedternError
 from fedtern.report import load_run
 from fedtern.report.groups import curve, group_runs
+from fedtern.report.runs import EXPERIMENT
+from fedtern.report.summary import summary
 from fedtern.report.words import method_label
 from report.fake_runs import METHODS, config, evaluations, write_run
 
@@ -100,6 +103,63 @@ def test_seeds_share_a_group_and_nothing_else_does(tmp_path):
     assert [len(group.runs) for group in groups] == [2, 1, 1]
     assert len({group.label for group in groups}) == 3
     assert "learning rate 0.1" in groups[1].label
+
+
+def test_seeds_of_finished_runs_share_a_group(tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    from fedtern.environment import Environment
+    from fedtern.experiments import Experiment, open_run
+
+    few = Environment(clients=4, participation=0.5)
+    paths = []
+    for seed in (0, 1):
+        what = Experiment.of("mlp-digits", "stc", few, iterations=2, seed=seed)
+        run = open_run(what, tmp_path, command=f"fedtern run --seed {seed}")
+        list(run.go(workers=0))
+        assert run.finished()
+        paths.append(run.path)
+    (group,) = group_runs([load_run(path) for path in paths])
+    assert (len(group.runs), group.label) == (2, "STC p=1/400")
+
+
+def test_every_setting_of_an_experiment_tells_groups_apart():
+    pytest.importorskip("torch")
+    from fedtern.experiments import Experiment
+
+    settings = {field.name for field in fields(Experiment)}
+    assert set(EXPERIMENT) == settings - {"seed", "evaluate_every"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"split": "classes"}, "in each round, each holding 2 classes, for"),
+        ({}, "in each round, each holding 2 classes, for"),
+        ({"split": "iid"}, "in each round, data dealt out at random, for"),
+        (
+            {"split": "dirichlet", "concentration": 0.5},
+            "data dealt out by a Dirichlet distribution of concentration 0.5, for",
+        ),
+        ({"split": "natural"}, "in each round, data dealt out by who made it, for"),
+        (
+            {"split": "classes", "public": 0.1},
+            "each holding 2 classes beside the 10 % of the data that all of them hold, for",
+        ),
+    ],
+)
+def test_the_setting_says_what_the_split_is_by(tmp_path, environment, words):
+    place = {"clients": 100, "participation": 0.1, "classes_per_client": 2, **environment}
+    run = load_run(write_run(tmp_path / "r", config(STC, environment=place)))
+    assert words in summary(group_runs([run]))
+
+
+def test_those_left_to_the_table_are_counted_as_people_do(tmp_path):
+    runs = [
+        load_run(write_run(tmp_path / str(i), config(STC, learning_rate=0.1 + i))) for i in range(7)
+    ]
+    assert summary(group_runs(runs[:6])).endswith("The other one is in the table.")
+    assert summary(group_runs(runs)).endswith("The other 2 are in the table.")
 
 
 def test_what_has_cost_nothing_yet_has_no_place_on_a_logarithmic_axis(tmp_path):

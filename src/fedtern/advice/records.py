@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from fedtern.environment import Environment
-from fedtern.report.runs import Run, number
+from fedtern.report.runs import EXPERIMENT, Run, number
 
 _KEPT = 25  # points of a curve, at most
 
@@ -58,8 +58,7 @@ def collect(runs: Iterable[Run]) -> list[Record]:
     cells: dict[str, list[Run]] = {}
     for run in runs:
         if is_finished(run):
-            told = {k: run.config.get(k) for k in ("task", "method", "environment", "momentum")}
-            told |= {k: run.config.get(k) for k in ("iterations", "learning_rate", "weight_decay")}
+            told = {key: run.config.get(key) for key in EXPERIMENT}
             cells.setdefault(json.dumps(told, sort_keys=True), []).append(run)
     return [_record(cells[name]) for name in sorted(cells)]
 

@@ -45,6 +45,8 @@ def _layout(sizes: str) -> Layout:
     parts = sizes.split(",")
     if not all(part.isdecimal() for part in parts):
         raise typer.BadParameter(f"expected numbers like 7840,10, got {sizes}", param_hint="--size")
+    if sum(map(int, parts)) >= 1 << 63:
+        raise typer.BadParameter(f"no model has {sizes} parameters", param_hint="--size")
     return Layout(tuple(map(str, range(len(parts)))), tuple((int(part),) for part in parts))
 
 

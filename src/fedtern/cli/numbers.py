@@ -1,20 +1,18 @@
-"""Numbers as a person types them."""
+"""Numbers on the command line."""
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import typer
+
+from fedtern.numbers import number
 
 
 def rate(text: str | float) -> float:
     """A number, or a fraction like 1/400."""
     try:
-        return float(Fraction(text))
-    except (ValueError, ZeroDivisionError, OverflowError):
-        raise typer.BadParameter(
-            f"expected a number or a fraction like 1/400, got {text}"
-        ) from None
+        return number(str(text))
+    except ValueError as error:  # of which typer would not say what is wrong
+        raise typer.BadParameter(str(error)) from None
 
 
 def numbers(text: str) -> tuple[float, ...]:
@@ -25,6 +23,6 @@ def numbers(text: str) -> tuple[float, ...]:
     """
     parts = (part.strip() for part in text.split(","))
     try:
-        return tuple(dict.fromkeys(float(Fraction(part)) for part in parts if part))
-    except (ValueError, ZeroDivisionError, OverflowError):
+        return tuple(dict.fromkeys(number(part) for part in parts if part))
+    except ValueError:
         raise ValueError(f"expected numbers like 1,2,10, got {text!r}") from None

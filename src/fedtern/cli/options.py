@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,7 +14,7 @@ import typer
 from fedtern.cli.numbers import rate
 from fedtern.environment import Environment
 from fedtern.experiments import Experiment, parse_method
-from fedtern.experiments.experiment import complete
+from fedtern.experiments.methods import complete
 from fedtern.experiments.runs import LOCAL
 
 Task = Annotated[str, typer.Argument(help="What to learn: see `fedtern tasks`.")]
@@ -44,7 +45,7 @@ class Splitting:
     def environment(self, **others: Any) -> Environment:
         """The environment that these options describe."""
         own = {f.name: getattr(self, f.name) for f in fields(Splitting)}
-        return Environment(**own, **others)
+        return Environment(**own, **others).refuse_idle()
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,12 @@ class Training(Splitting):
         chosen = parse_method(method)
         known = complete({"name": chosen["name"]})
         given = {name: getattr(self, name) for name in _METHOD if getattr(self, name) is not None}
+        for name in given.keys() & chosen if strict else ():
+            if given[name] != chosen[name]:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} {given[name]} contradicts --method {method}: leave"
+                    " one of them out"
+                )
         fitting = given if strict else {k: v for k, v in given.items() if k in known}
         environment = self.environment(**{name: getattr(self, name) for name in _TAKING_PART})
         rest = {name: getattr(self, name) for name in _SGD}
@@ -112,7 +119,11 @@ class Simulating(Training):
     @property
     def memory_bytes(self) -> int | None:
         """What residuals and momentum may take."""
-        return None if self.memory is None else int(self.memory * (1 << 30))
+        if self.memory is None:
+            return None
+        if not 0 <= self.memory < math.inf:
+            raise ValueError(f"--memory must be a number of GiB of at least 0, got {self.memory}")
+        return int(self.memory * (1 << 30))
 
 
 _TAKING_PART = ("participation", "batch_size")

@@ -7,9 +7,11 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import typer
+
+_CHECKPOINTS = "FEDTERN_CHECKPOINT_SECONDS"  # the environment variable
 
 
 def command_line() -> str:
@@ -19,7 +21,11 @@ def command_line() -> str:
 
 def checkpoint_seconds() -> float:
     """The time between two checkpoints of a run."""
-    return float(os.environ.get("FEDTERN_CHECKPOINT_SECONDS", "30"))
+    given = os.environ.get(_CHECKPOINTS, "30")
+    with suppress(ValueError):
+        if (seconds := float(given)) >= 0:
+            return seconds
+    raise ValueError(f"{_CHECKPOINTS} must be a number of seconds of at least 0, got {given!r}")
 
 
 @contextmanager

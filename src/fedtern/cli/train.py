@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -20,8 +19,10 @@ from fedtern.cli.session import checkpoint_seconds, command_line, interruptible
 from fedtern.engines.local import Round
 from fedtern.errors import MissingExtraError
 from fedtern.experiments import Experiment, open_run
+from fedtern.experiments.metrics import as_json
 from fedtern.experiments.runs import LOCAL
 from fedtern.report import write_report
+from fedtern.report.page import check_target
 
 
 @o.takes(o.Simulating)
@@ -44,7 +45,7 @@ def run(
             experiment = Experiment.from_toml(config)
         found, path = _go(experiment, options, resume=resume)
     if options.as_json:
-        typer.echo(json.dumps({"run": str(path), **asdict(found)}))
+        typer.echo(json.dumps({"run": str(path), **as_json(found)}, allow_nan=False))
     else:
         typer.echo(f"{experiment.label}: {summary(found)}, {pace(found)}")
         typer.echo(f"kept in {path}, with the model; see it with: fedtern report {path}")
@@ -65,15 +66,21 @@ def compare(
     Parameters such as --p-up go to every method that has them; method:parameter=value to one.
     """
     with one_sentence():
+        check_target(html)
         experiments = [options.experiment(task, method, strict=False) for method in methods]
         results = [(e, *_go(e, options, resume=resume)) for e in experiments]
-        written = _report([path for _, _, path in results], html)
-    if options.as_json:
-        rows = [{"method": e.label, "run": str(p), **asdict(f)} for e, f, p in results]
-        typer.echo(json.dumps({"runs": rows, "report": written and str(written)}))
-        return
-    _print(results)
-    if written is not None:
+    if not options.as_json:
+        _print(results)
+    written = None
+    try:
+        with one_sentence():
+            written = _report([path for _, _, path in results], html)
+    finally:  # what was trained for is said, whatever becomes of the page
+        if options.as_json:
+            rows = [{"method": e.label, "run": str(p), **as_json(f)} for e, f, p in results]
+            found = {"runs": rows, "report": written and str(written)}
+            typer.echo(json.dumps(found, allow_nan=False))
+    if written is not None and not options.as_json:
         typer.echo(f"report: {written.resolve()}")
 
 
@@ -100,7 +107,7 @@ def _go(experiment: Experiment, options: o.Simulating, *, resume: bool) -> tuple
     make = engine(options.engine, experiment, options.data_dir, options.device)
     this = open_run(experiment, options.out, command=command_line(), engine=options.engine)
     if this.finished():
-        return this.rounds()[-1], this.path
+        return this.outcome(), this.path
     if this.checkpoint.exists() and not resume:
         raise ValueError(f"{this.path} has been started before: add --resume to go on")
     torch.set_num_threads(options.threads)
@@ -123,7 +130,7 @@ def _go(experiment: Experiment, options: o.Simulating, *, resume: bool) -> tuple
         on = "go on" if options.engine == LOCAL else "begin again"
         typer.echo(f"stopped; {on} with the same command and --resume ({this.path})", err=True)
         raise typer.Exit(130)
-    return this.rounds()[-1], this.path
+    return this.outcome(), this.path
 
 
 def _report(paths: list[Path], out: Path) -> Path | None:

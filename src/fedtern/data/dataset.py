@@ -44,7 +44,7 @@ class Dataset:
         if self.num_classes < 2:
             raise ValueError(f"num_classes must be at least 2, got {self.num_classes}")
         for part in ("train", "test"):
-            self._set(f"{part}_inputs", np.asarray(getattr(self, f"{part}_inputs")))
+            self._set(f"{part}_inputs", _plain(np.asarray(getattr(self, f"{part}_inputs"))))
             labels = _class_numbers(getattr(self, f"{part}_labels"), self.num_classes, part)
             self._set(f"{part}_labels", labels)
             self._check_length(f"{part}_inputs", labels.size)
@@ -95,6 +95,14 @@ class Dataset:
                 )
         if self.scale <= 0 or min(self.std) <= 0:
             raise ValueError(f"scale and std must be positive, got {self.scale} and {self.std}")
+
+
+def _plain(array: Inputs) -> Inputs:
+    """The same values as torch can take them: in the machine's byte order, from first to last."""
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    # Only what has to be is moved: how pictures lie in memory decides how fast they are trained on.
+    forward = all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
+    return array if forward else np.ascontiguousarray(array)
 
 
 def _class_numbers(values: ArrayLike, num_classes: int, part: str) -> Labels:

@@ -34,13 +34,18 @@ def read_wav(file: Path | IO[bytes], name: str) -> NDArray[np.float64]:
     try:
         with wave.open(str(file) if isinstance(file, Path) else file, "rb") as clip:
             form = clip.getnchannels(), clip.getsampwidth(), clip.getframerate()
-            data = clip.readframes(clip.getnframes())
+            promised, data = clip.getnframes(), clip.readframes(clip.getnframes())
     except (wave.Error, EOFError) as error:
         raise DataError(f"{name} is not a wav file: {error}; fetch it again") from None
     if form != (1, 2, RATE):
         raise DataError(
             f"{name} must be 1 channel of 2-byte samples at {RATE} Hz, but is {form[0]} of"
             f" {form[1]}-byte samples at {form[2]} Hz"
+        )
+    if len(data) != 2 * promised:
+        raise DataError(
+            f"{name} must have {promised} samples of 2 bytes, but has {len(data)} bytes of them:"
+            " fetch it again"
         )
     return np.frombuffer(data, "<i2") / 32_768
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from os import PathLike
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ from fedtern.data import Dataset, Split
 from fedtern.engines.local import Federation, Round, rounds_of
 from fedtern.environment import Environment
 from fedtern.layout import Vector
-from fedtern.methods import Method, stc
+from fedtern.methods import METHODS, Method, stc
 from fedtern.training.augment import Augment, Transform
 from fedtern.training.flat import FlatModel
 from fedtern.training.sgd import Sgd
@@ -57,13 +58,9 @@ def simulate(
     {'1.weight': (10, 64), '1.bias': (10,)}
 
     """
+    _check_kinds(method, environment)
     if isinstance(model, str):
-        if isinstance(data, Dataset):
-            raise ValueError(
-                f"task {model!r} has a dataset of its own: pass its directory, or a module"
-            )
-        task = get_task(model)
-        dataset = task.load(data)
+        task, dataset = _named_task(model, data, augment, transform)
     else:
         task, dataset = _own_task(model, data, iterations, learning_rate, augment, transform)
     total = int(_given(iterations, task.iterations))
@@ -109,6 +106,7 @@ class Simulation(Iterator[Round]):
     def close(self) -> None:
         """End the processes that train, if nobody is to ask again."""
         self._rounds.close()
+        self._federation.close()  # which rounds that nobody has asked for have not begun to guard
 
 
 def _played(
@@ -148,6 +146,39 @@ def federate(
     )
 
 
+def _check_kinds(method: object, environment: object) -> None:
+    """Refuse what only looks like a method or an environment."""
+    if not isinstance(method, Method | None):
+        known = isinstance(method, str) and method in METHODS
+        example = f"METHODS[{method!r}]()" if known else "stc()"
+        raise ValueError(f"method must be a method such as fedtern.{example}, got {method!r}")
+    if not isinstance(environment, Environment | None):
+        raise ValueError(f"environment must be a fedtern.Environment, got {environment!r}")
+
+
+def _named_task(
+    name: str,
+    data: Dataset | str | Path | None,
+    augment: Augment | None,
+    transform: Transform | None,
+) -> tuple[Task, Dataset]:
+    task = get_task(name)
+    if isinstance(data, Dataset):
+        raise ValueError(f"task {name!r} has a dataset of its own: pass its directory, or a module")
+    if not isinstance(data, str | PathLike | None):
+        raise ValueError(
+            f"data of task {name!r} must be the directory of its dataset, got {data!r}: pass what"
+            " else there is by its name, like method=..."
+        )
+    for argument, given in (("augment", augment), ("transform", transform)):
+        if given is not None:
+            raise ValueError(
+                f"{argument} is for a module and its Dataset, task {name!r} says itself what is"
+                f" done to its examples: leave out {given!r}"
+            )
+    return task, task.load(data)
+
+
 def _own_task(
     model: nn.Module,
     data: Dataset | str | Path | None,
@@ -156,6 +187,8 @@ def _own_task(
     augment: Augment | None,
     transform: Transform | None,
 ) -> tuple[Task, Dataset]:
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model must be a module or the name of a task, got {model!r}")
     if not isinstance(data, Dataset):
         raise ValueError("a model of your own needs a Dataset as data: Dataset(name, inputs, ...)")
     if iterations is None or learning_rate is None:

@@ -87,8 +87,9 @@ def _turn(
 
 
 def _evaluate(local: LocalTraining, number: int, of: int) -> Chunks:
+    """What one of several shares of a test comes to, each chunk with its number among all."""
     return [
-        (at, *local.model.test(*batch))
+        (number + at * of, *local.model.test(*batch))
         for at, batch in enumerate(local.test.chunks(CHUNK, number, of))
     ]
 

@@ -7,12 +7,12 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from fedtern.environment import Environment
-from fedtern.methods import METHODS, Method, make_method
+from fedtern.experiments.methods import MOST, complete, parse_method
+from fedtern.methods import Method, make_method
 from fedtern.names import look_up
 from fedtern.training.sgd import Sgd
 from fedtern.training.tasks import TASKS, Task, get_task
@@ -109,7 +109,7 @@ class Experiment:
             places = values.pop("environment", {})
             for name in places:
                 look_up(name, {f.name: f for f in fields(Environment)}, "setting of an environment")
-            return cls.of(environment=Environment(**places), **values)
+            return cls.of(environment=Environment(**places).refuse_idle(), **values)
         except (OSError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
@@ -133,7 +133,7 @@ class Experiment:
             for key, value in self.method.items()
             if key != "name"
             and (value != default[key] or key in shown)
-            and not (key == "local_steps" and value == 1)
+            and not (key == "local_steps" and value == default[key] == 1)
         ]
         return " ".join([self.method["name"], *parts])
 
@@ -154,78 +154,12 @@ class Experiment:
         return " ".join([self.label, *(f"{k}={_readable(v)}" for k, v in unusual.items())])
 
 
-def complete(method: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's name and all of its parameters, those not given at their defaults."""
-    if "name" not in method:
-        raise ValueError(f"a method needs a name, got {dict(method)}")
-    make = look_up(method["name"], METHODS, "method")
-    parameters = make.parameters
-    for name in method:
-        if name != "name" and name not in parameters:
-            raise ValueError(
-                f"method {method['name']!r} has no parameter {name!r}; it has"
-                f" {', '.join(parameters) or 'none'}"
-            )
-    given = {
-        n: _like(f"{method['name']}'s {n}", method.get(n, default), default)
-        for n, default in parameters.items()
-    }
-    make(**given)  # or its values are out of range
-    return {"name": method["name"], **given}
-
-
-def _like(name: str, value: Any, default: Any) -> Any:
-    """A value of the type that a parameter's default has: 1 and 1.0 give the same digest."""
-    if value is None or default is None:
-        return (
-            value if value is None or isinstance(value, int | float) else _parse_value(str(value))
-        )
-    if isinstance(default, float) and isinstance(value, str):
-        value = _parse_value(value)
-    fits = isinstance(value, bool) == isinstance(default, bool) and (
-        isinstance(value, type(default)) or (isinstance(default, float) and isinstance(value, int))
-    )
-    if not fits:
-        raise ValueError(f"{name} must be of type {type(default).__name__}, got {value!r}")
-    return type(default)(value)
-
-
 def _whole(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 63:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    if value >= MOST:
+        raise ValueError(f"{name} must be a whole number below 2**63, got {value}")
     return value
-
-
-def parse_method(text: str) -> dict[str, Any]:
-    """A method as a person types it.
-
-    >>> parse_method("stc:p_up=1/100,scope=tensor")
-    {'name': 'stc', 'p_up': 0.01, 'scope': 'tensor'}
-    """
-    name, _, rest = text.partition(":")
-    method: dict[str, Any] = {"name": name}
-    for part in filter(None, rest.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise ValueError(f"expected parameter=value after the colon in {text!r}, got {part!r}")
-        if key == "name":
-            raise ValueError(f"a method's name comes before the colon, got {text!r}")
-        method[key.replace("-", "_")] = _parse_value(value)
-    return method
-
-
-def _parse_value(text: str) -> Any:
-    words = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(Fraction(text))
-    except (ValueError, ZeroDivisionError):
-        return text
 
 
 def _readable(value: Any) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from fedtern.errors import StoreError
+from fedtern.experiments.configuration import Configuration
 from fedtern.experiments.experiment import Experiment
 from fedtern.experiments.runs import LOCAL, Run
 
@@ -32,15 +32,20 @@ def open_run(
             f"{path} holds experiment {found}, not {experiment.digest}: choose another place"
         )
     there = path.iterdir() if found is None and path.exists() else ()
-    if any(inside.suffix != ".draft" for inside in there):
+    # Another process may have just made it, and have said nothing yet.
+    if any(inside.name != "lock" and inside.suffix != ".draft" for inside in there):
         raise StoreError(f"{path} holds something that is not a run: choose another place")
+    run.tidy()
     return run
 
 
 def find_run(path: Path) -> Run:
     """The run that a directory holds."""
+    values = Configuration(path / "config.json").read()
+    if not values:
+        raise StoreError(f"{path} is no run of `fedtern run` or `compare`: there is no config.json")
     try:
-        experiment = Experiment.from_json(json.loads((path / "config.json").read_text()))
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        experiment = Experiment.from_json(values)
+    except (ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path} is no run of `fedtern run` or `compare`: {error}") from error
     return open_run(experiment, path.parent, exactly=path)

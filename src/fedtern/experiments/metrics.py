@@ -12,11 +12,15 @@ from fedtern.engines.local import Round
 from fedtern.errors import StoreError
 
 
+def as_json(found: Round) -> dict[str, Any]:
+    """An evaluation as JSON has it."""
+    # JSON has no infinity: a loss that is none is written as null.
+    return {**asdict(found), "loss": found.loss if math.isfinite(found.loss) else None}
+
+
 def write_round(found: Round) -> str:
     """A line of the file."""
-    # JSON has no infinity: a loss that is none is written as null.
-    values = {**asdict(found), "loss": found.loss if math.isfinite(found.loss) else None}
-    return json.dumps(values, allow_nan=False) + "\n"
+    return json.dumps(as_json(found), allow_nan=False) + "\n"
 
 
 def read_rounds(path: Path) -> list[Round]:

@@ -12,14 +12,15 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from fedtern.data import Dataset, Split
 from fedtern.engines.local import Federation, Round, advance
 from fedtern.engines.simulation import federate
-from fedtern.errors import DecodeError, StoreError
+from fedtern.errors import StoreError
+from fedtern.experiments.configuration import Configuration
 from fedtern.experiments.experiment import Experiment
 from fedtern.experiments.metrics import read_rounds, write_round
 from fedtern.files import Lock, write_whole
@@ -42,23 +43,17 @@ class Run:
         self.metrics = path / "metrics.jsonl"
         self.checkpoint = path / "checkpoint.safetensors"
         self.model = path / "model.safetensors"
+        self._config = Configuration(path / "config.json")
 
     def digest(self) -> str | None:
         """Of the experiment that the directory holds; None if it holds none."""
-        return self._config().get("digest") if self._config_path.exists() else None
+        return self._config.read().get("digest")
 
     def create(self) -> None:
         """Make the directory, if it is not there."""
-        if self.digest() is not None:
-            return
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot make {self.path}: {error.strerror}") from error
-        head = {"digest": self.experiment.digest, "command": self.command}
-        if self.engine != LOCAL:
-            head["engine"] = self.engine
-        write_whole(self._config_path, [_pretty({**head, **self.experiment.to_json()})])
+        if self.digest() is None:
+            with self._held():
+                self._begin()
 
     def rounds(self) -> list[Round]:
         """Every evaluation so far; a line that was cut off is left out."""
@@ -66,7 +61,16 @@ class Run:
 
     def finished(self) -> bool:
         """Whether everything has been trained, tested and saved."""
-        return self.digest() is not None and bool(self._config().get("finished"))
+        return self.digest() is not None and bool(self._config.read().get("finished"))
+
+    def outcome(self) -> Round:
+        """Where a finished run has ended."""
+        if not (rounds := self.rounds()):
+            raise StoreError(
+                f"{self.metrics} is missing or empty, though its run is finished: move {self.path}"
+                " away to run it again"
+            )
+        return rounds[-1]
 
     def go(
         self,
@@ -90,8 +94,10 @@ class Run:
         dataset = self.experiment.make_task().load(data_dir)
         # What cannot be dealt out is refused before there is anything on the disk.
         split = self.experiment.environment.deal(dataset, self.experiment.seed)
-        self.create()
-        with self._lock():
+        with self._held():
+            if self.finished():
+                return  # another process was quicker: what it left is not to be touched
+            self._begin()
             federation = self._federation(dataset, split, device, memory_bytes, workers, make)
             with closing(federation):
                 self._restore(federation)
@@ -165,7 +171,12 @@ class Run:
         return time.monotonic() - begin
 
     @contextmanager
-    def _lock(self) -> Iterator[None]:
+    def _held(self) -> Iterator[None]:
+        """The directory for this process alone, made if it is not there."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot make {self.path}: {error.strerror}") from error
         try:
             lock = Lock(self.path)
         except BlockingIOError:
@@ -175,28 +186,27 @@ class Run:
         finally:
             lock.close()
 
-    @property
-    def _config_path(self) -> Path:
-        return self.path / "config.json"
-
-    def _config(self) -> dict[str, Any]:
-        config: dict[str, Any] = json.loads(self._config_path.read_text())
-        return config
+    def _begin(self) -> None:
+        """Say what is run, where nothing is said yet; only for who has the directory."""
+        if self.digest() is None:
+            head = {"digest": self.experiment.digest, "command": self.command}
+            engine = {} if self.engine == LOCAL else {"engine": self.engine}
+            self._config.add(**head, **engine, **self.experiment.to_json())
 
     def _restore(self, federation: Federation) -> None:
         """Go back to the last checkpoint, in the metrics as well."""
         if self.checkpoint.exists():
-            # Mapped, not read: it may be larger than what the clients' states may take.
-            with self.checkpoint.open("rb") as file:
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._restore_from(federation, data)
+            self._restore_from_checkpoint(federation)
         kept = [r for r in self.rounds() if r.iteration <= federation.iteration]
         write_whole(self.metrics, [write_round(r).encode() for r in kept])
 
-    def _restore_from(self, federation: Federation, data: bytes | mmap.mmap) -> None:
+    def _restore_from_checkpoint(self, federation: Federation) -> None:
         try:
+            # Mapped, not read: it may be larger than what the clients' states may take.
+            with self.checkpoint.open("rb") as file:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             federation.restore(Snapshot.from_bytes(data))
-        except (DecodeError, KeyError) as error:
+        except (ValueError, KeyError) as error:
             raise StoreError(
                 f"{self.checkpoint} is damaged ({error}): remove it to start the run again"
             ) from error
@@ -207,7 +217,7 @@ class Run:
         classes = [str(c) for c in range(dataset.num_classes)]
         shown = {"classes": classes, "counts": counts.tolist()}
         write_whole(self.path / "split.json", [json.dumps(shown).encode()])
-        write_whole(self._config_path, [_pretty({**self._config(), "parameters": parameters})])
+        self._config.add(parameters=parameters)
 
     def record(self, found: Round) -> None:
         """Add an evaluation that was made elsewhere."""
@@ -222,15 +232,18 @@ class Run:
         """
         write_whole(self.model, Snapshot(model, {}).chunks())
         ended = {"finished": True} if state is None else {"finished": True, "state": state}
-        write_whole(self._config_path, [_pretty({**self._config(), **ended})])
-        self.checkpoint.unlink(missing_ok=True)
+        self._config.add(**ended)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove the checkpoint of a finished run, which a kill may have left where it was."""
+        # Without the model beside it, it would be all that is left of what was trained.
+        if self.checkpoint.exists() and self.model.exists() and self.finished():
+            with suppress(OSError):  # of somebody else's, where we may only read
+                self.checkpoint.unlink()
 
 
 def _sync(lines: IO[str]) -> None:
     """Have what was written survive a power cut."""
     lines.flush()
     os.fsync(lines.fileno())
-
-
-def _pretty(value: dict[str, Any]) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()

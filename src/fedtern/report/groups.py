@@ -8,15 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedtern.report.runs import Run, number
+from fedtern.report.runs import EXPERIMENT, Run, number
 from fedtern.report.words import method_label, plain
 
-# What does not change what is learnt or sent, only which run it is and where it was made.
-_NOT_THE_EXPERIMENT = {
-    *("digest", "seed", "command", "created", "started", "finished", "version", "versions"),
-    *("path", "out", "host", "device", "threads", "workers", "memory", "data_dir", "resume"),
-    "evaluate_every",
-}
+# Another engine may have a network of its own, with other traffic and other cohorts.
+_TELLING = (*EXPERIMENT, "engine")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +82,7 @@ def _drawable(evaluation: Mapping[str, Any], key: str) -> float | None:
 
 
 def _experiment(run: Run) -> dict[str, Any]:
-    return {key: value for key, value in run.config.items() if key not in _NOT_THE_EXPERIMENT}
+    return {key: value for key, value in run.config.items() if key in _TELLING}
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
@@ -108,8 +104,6 @@ def _settings(run: Run) -> dict[str, Any]:
         if key == "method":
             continue
         found.update(value if isinstance(value, Mapping) else {key: value})
-    # A task fixes its model: its size would only say the same thing twice.
-    found.pop("parameters", None)
     return found
 
 

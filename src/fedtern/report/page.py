@@ -16,6 +16,7 @@ from typing import Any
 
 from fedtern.errors import RunError
 from fedtern.extras import require
+from fedtern.files import write_whole
 from fedtern.report.areas import splits, time_spent
 from fedtern.report.figures import Figure, accuracy_by_bytes, accuracy_by_iteration, traffic
 from fedtern.report.groups import Group, group_runs
@@ -40,14 +41,24 @@ def write_report(runs: Sequence[str | PathLike[str]], out: str | PathLike[str]) 
     paths = list(dict.fromkeys(Path(run).resolve() for run in runs))
     if not paths:
         raise RunError("a report needs at least one run directory")
-    page = render([load_run(path) for path in paths])
     out = Path(out)
+    check_target(out)
+    page = render([load_run(path) for path in paths])
     out.parent.mkdir(parents=True, exist_ok=True)
-    # Whoever has the page open or is copying it never sees half of it.
-    partial = out.with_name(f".{out.name}.{os.getpid()}")
-    partial.write_text(page, encoding="utf-8")
-    partial.replace(out)
+    # Whoever has the page open or is copying it never sees half of it. A path that is no text is
+    # one all the same, and a page about it is better than none.
+    write_whole(out, [page.encode(errors="backslashreplace")])
     return out
+
+
+def check_target(out: Path) -> None:
+    """Refuse a place where no page can be written, before anybody works for it."""
+    if out.is_dir():
+        raise RunError(f"{out} is a directory: name the page, like {out / 'report.html'}")
+    there = next(parent for parent in out.absolute().parents if parent.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        why = "may not be written to" if there.is_dir() else "is no directory"
+        raise RunError(f"{out} cannot be written: {there} {why}")
 
 
 def render(runs: Sequence[Run]) -> str:

@@ -12,6 +12,13 @@ from typing import Any
 
 from fedtern.errors import RunError
 
+# Named one by one: a run's directory says many other things of itself, and will say more.
+EXPERIMENT = (
+    *("task", "method", "environment", "iterations"),
+    *("learning_rate", "momentum", "weight_decay"),
+)
+"""What decides what is learnt and sent, but for the seed."""
+
 
 @dataclass(frozen=True)
 class Split:

@@ -10,6 +10,11 @@ from fedtern.report.results import Result, result
 from fedtern.report.words import digits, listed, percent, plain, size
 
 _MOST = 5  # more sentences than this nobody reads
+_SPLITS = {
+    "iid": "data dealt out at random",
+    "dirichlet": "data dealt out by a Dirichlet distribution",
+    "natural": "data dealt out by who made it",
+}
 
 
 def title(groups: Sequence[Group]) -> str:
@@ -22,8 +27,9 @@ def summary(groups: Sequence[Group]) -> str:
     """One paragraph: the setting, then each method's accuracy and traffic, the best first."""
     ranked = sorted(groups, key=lambda group: -(_mean(group, "final_accuracy") or -1.0))
     sentences = [_setting(groups), *(_outcome(group) for group in ranked[:_MOST])]
-    if len(ranked) > _MOST:
-        sentences.append(f"The other {len(ranked) - _MOST} are in the table.")
+    if more := len(ranked[_MOST:]):
+        others = f"{more} are" if more > 1 else "one is"
+        sentences.append(f"The other {others} in the table.")
     return " ".join(sentences)
 
 
@@ -56,15 +62,29 @@ def _environment(environments: list[Any]) -> str:
         return " in several environments" if len(environments) > 1 else ""
     found = environments[0]
     clients, share = found.get("clients"), found.get("participation")
-    classes = found.get("classes_per_client")
     words = ""
     if isinstance(clients, int):
         words = f" on {clients:,} clients"
         if isinstance(share, (int, float)):
             words += f", {round(clients * share):,} of them in each round"
-        if isinstance(classes, int):
-            words += f", each holding {classes} class{'es' if classes > 1 else ''}"
+        words += _split(found)
     return words
+
+
+def _split(environment: dict[str, Any]) -> str:
+    """Who holds what, by what the split goes by."""
+    classes, public = environment.get("classes_per_client"), environment.get("public")
+    split = environment.get("split", "classes")
+    words = _SPLITS.get(split, f"split {plain(split)}")
+    if split == "classes":
+        if not isinstance(classes, int):
+            return ""
+        words = f"each holding {classes} class{'es' if classes > 1 else ''}"
+    if split == "dirichlet":
+        words += f" of concentration {plain(environment.get('concentration'))}"
+    if isinstance(public, (int, float)) and public > 0:
+        words += f" beside the {100 * public:g} % of the data that all of them hold"
+    return f", {words}"
 
 
 def _outcome(group: Group) -> str:

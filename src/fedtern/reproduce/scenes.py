@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from fedtern.engines.local import Round
 from fedtern.environment import Environment
 from fedtern.experiments import Experiment
-from fedtern.experiments.experiment import complete, parse_method
+from fedtern.experiments.methods import complete, parse_method
 from fedtern.report.words import digits, method_label
 from fedtern.reproduce.scores import percent
 from fedtern.reproduce.table4 import goal, reached

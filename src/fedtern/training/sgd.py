@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
+_MOST = float(np.finfo(np.float32).max)  # models are trained in no other numbers
+
 
 @dataclass(frozen=True)
 class Sgd:
@@ -21,6 +25,12 @@ class Sgd:
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
         if not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
+        for name in ("learning_rate", "weight_decay"):
+            if getattr(self, name) > _MOST:
+                raise ValueError(
+                    f"{name} must be at most {_MOST:g}, the largest float32, got"
+                    f" {getattr(self, name)}"
+                )
 
     @property
     def reach(self) -> float:

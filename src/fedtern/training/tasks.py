@@ -59,6 +59,11 @@ class Task:
         self, dataset: Dataset, device: torch.device | str = "cpu"
     ) -> tuple[Examples, Examples]:
         """What to train on and what to test on, as the task's model sees them."""
+        if not dataset.test_labels.size:
+            raise ValueError(
+                f"dataset {dataset.name!r} has no test examples: hold some of its examples back, or"
+                " nobody knows what a model has learned"
+            )
         train = Examples.train(dataset, self.augment, self.transform, device)
         return train, Examples.test(dataset, self.transform, device)
 
