@@ -230,7 +230,7 @@ function readTally(reader, { n }) {
   const turns = readTurns(reader), step = reader.positiveFloat();
   const ups = reader.field(n, 32 - Math.clz32(turns));
   demand(ups.every((up) => up <= turns), 'more ups than turns');
-  return { step, counts: ups.map((up) => 2 * up - turns) };
+  return { step, turns, counts: ups.map((up) => 2 * up - turns) };
 }
 
 function readBinary(reader, { n }, ends) {
@@ -526,7 +526,7 @@ function readInvited(reader) {
 
 // Messages are read to the end before any of them is applied: a refused one changes nothing.
 export class Replica {
-  #model; #terms; #stamp; #base = null; #step = 0; #counts = null;
+  #model; #terms; #stamp; #base = null; #step = 0; #counts = null; #turns = 0;
 
   // `terms`: the six bytes agreed on; without `weights` it waits for a catch-up with a model.
   constructor(layout, terms, weights = null, federation = '') {
@@ -622,13 +622,15 @@ export class Replica {
     return { since, round, mode, counted };
   }
 
-  applyUpdate({ add, nothing, step, counts }) {
+  applyUpdate({ add, nothing, step, counts, turns = 1 }) {
     if (counts) {
-      if (!this.#base || this.#step !== step) {
+      if (!this.#base || this.#step !== step || this.#turns + turns > MAX_TURNS) {
         this.#base = this.weights.slice();
         this.#step = step;
+        this.#turns = 0;
         this.#counts = new Float64Array(counts.length);
       }
+      this.#turns += turns;
       counts.forEach((count, i) => {
         this.#counts[i] += count;
         this.weights[i] = this.#base[i] + step * this.#counts[i];

@@ -11,9 +11,12 @@ if sys.platform != "win32":
     import fcntl
 
 
-def write_whole(path: Path, chunks: Iterable[bytes]) -> int:
-    """Put a file in the place of another, synced, in one step; the bytes it has."""
-    draft = path.with_name(f"{path.name}.draft")
+def write_whole(path: Path, chunks: Iterable[bytes], *, alone: bool = True) -> int:
+    """Put a file in the place of another, synced, in one step; the bytes it has.
+
+    Who is not ``alone`` in writing it has a draft of its own, which a kill leaves behind for good.
+    """
+    draft = path.with_name(f"{path.name}{'' if alone else f'.{os.getpid()}'}.draft")
     try:
         with draft.open("wb") as file:
             for chunk in chunks:

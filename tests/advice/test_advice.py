@@ -117,6 +117,9 @@ def test_but_they_do_say_how_sparse_an_stc_that_the_lessons_recommend_should_be(
     assert advice.far
     assert advice.method == finer
     assert any("the quickest of STC's in those runs" in reason for reason in advice.reasons)
+    delayed = {**finer, "local_steps": 25}  # of delay they say nothing
+    slow = [*SKEWED, record(delayed, [0.88, 0.89, 0.89], classes_per_client=1)]
+    assert advise(far, slow).method == STC
     assert advise(far, SKEWED).method == STC
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("aiomqtt")
 
 import torch
 
-from fedtern import Environment, Snapshot, Store
+from fedtern import Environment, Snapshot, Store, StoreError
 from fedtern.engines.simulation import federate
 from fedtern.experiments import Experiment
 from fedtern.mqtt import Broker, Plan, Scheduled, join, serve
@@ -125,6 +125,16 @@ def test_a_participant_goes_on_where_it_was_wherever_it_was_killed(tmp_path):
     assert results[0] == results[1]
 
 
+def test_a_run_is_hosted_by_one_at_a_time(tmp_path):
+    experiment = Experiment.of("logistic-digits", "stc", SOME, iterations=1)
+    dataset = experiment.make_task().load()
+    host = Host(experiment, dataset, "same", tmp_path / "run")
+    with pytest.raises(StoreError, match="is being run by another process"):
+        Host(experiment, dataset, "same", tmp_path / "run")
+    host.close()
+    Host(experiment, dataset, "same", tmp_path / "run").close()
+
+
 def test_a_server_stopped_between_its_last_round_and_the_test_of_it_concludes_later(tmp_path):
     experiment = Experiment.of("logistic-digits", "stc", SOME, iterations=1)
     dataset = experiment.make_task().load()
@@ -135,6 +145,7 @@ def test_a_server_stopped_between_its_last_round_and_the_test_of_it_concludes_la
                 host.server.finish_round()
             host.conclude()
             host.conclude()
+            host.close()
         assert host.run.finished()
         assert [found.round for found in host.run.rounds()] == [1]
 

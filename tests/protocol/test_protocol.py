@@ -120,8 +120,9 @@ def test_every_kind_of_catch_up_leads_to_the_same_bits(method):
         way.replay([b.data for b in broadcasts], first),
         way.model(server._replica.parts(), now),
     ]
-    missed = server._history.since(0)
-    if (payload := server._history.sum_of(missed, server._replica)) is not None:
+    missed = server._history.since(0)  # None where a model is shorter than a replay of them
+    payload = server._history.sum_of(missed, server._replica) if missed else None
+    if payload is not None:
         forms.append(way.sum(payload, first, now))
     for form in forms:
         client = Client(9, method, LAYOUT, pair(method)[0].weights)
@@ -152,6 +153,31 @@ def test_the_cache_of_broadcasts_stays_within_its_bytes_however_often_clients_ca
     for since in range(server.round - min(kept[-5:]), server.round):
         found = {each.catch_up(1, since) for each in (server, large, again)}
         assert len(found) == 1
+
+
+def test_what_cannot_be_added_up_is_not_read_again_to_find_that_out(monkeypatch):
+    method = METHODS["ef_signsgd-both-ways"]
+    server, clients = pair(method, Layout.flat(4000), clients=2)
+    small = Server(server.weights, method, Layout.flat(4000), cache_bytes=20_000)
+    for t in range(9):
+        small.receive(0, clients[0].send(trained(clients[0], t)))
+        clients[0].receive(small.finish_round().data)
+    assert len(small._history.data()) > len(small._history._read)
+    monkeypatch.setattr("fedtern.protocol.history.Broadcast.open", None)
+    assert mode_of(small.catch_up(1, 0), small) == REPLAY
+
+
+def test_sums_reach_as_far_as_there_are_any_whatever_broadcasts_take_besides():
+    """Long lists of who took part make replays longer than the model, but no sum."""
+    start = np.zeros(2000, np.float32)
+    server = Server(start, stc(1 / 100, 1 / 100))
+    client = Client(0, server.terms.method, weights=start)
+    many = [3 * i * i for i in range(400)]
+    for t in range(60):
+        server.receive(0, client.send(trained(client, t)))
+        client.receive(server.finish_round(next_cohort=[0, *many]).data)
+    assert sum(map(len, server._history.data())) > 8 * start.size
+    assert mode_of(server.catch_up(1, 0), server) == SUM
 
 
 def test_signs_are_counted_from_a_new_base_before_they_are_too_many(monkeypatch):

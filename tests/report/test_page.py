@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -194,3 +195,16 @@ def test_without_plotly_one_line_says_how_to_get_it(runs, tmp_path, monkeypatch)
     with pytest.raises(FedternError, match=r"pip install 'fedtern\[report\]'"):
         write_report(runs, tmp_path / "r.html")
     assert not (tmp_path / "r.html").exists()
+
+
+def test_who_writes_a_page_has_a_draft_of_its_own(tmp_path, monkeypatch):
+    """Two comparisons in one directory have the same page."""
+    drafts = []
+
+    def seen(path, target):
+        drafts.append(path.name)
+        return os.rename(path, target)
+
+    monkeypatch.setattr(Path, "replace", seen)
+    write_report([write_run(tmp_path / "run", config(STC), evaluations(STC, 0))], tmp_path / "page")
+    assert drafts == [f"page.{os.getpid()}.draft"]

@@ -179,3 +179,11 @@ def test_a_mean_never_mixes_how_many_seeds_it_is_of(tmp_path):
     accuracies = [json.loads(json.dumps(run.evaluations[9]))["accuracy"] for run in runs]
     assert found.mean[-1] == pytest.approx(sum(accuracies) / 2)
     assert (found.low[-1], found.high[-1]) == (min(accuracies), max(accuracies))
+
+
+def test_apps_of_flower_with_models_of_different_sizes_are_not_seeds_of_one(tmp_path):
+    runs = []
+    for size in (650, 865_482):
+        told = {"task": "app", "engine": "flower", "method": dict(STC), "parameters": size}
+        runs.append(load_run(write_run(tmp_path / str(size), told, evaluations(STC, 0))))
+    assert [len(group.runs) for group in group_runs(runs)] == [1, 1]

@@ -324,11 +324,20 @@ def test_a_log_whose_head_never_got_to_the_disk_is_a_new_one(tmp_path):
     log = Log(tmp_path / "log")
     assert list(log.records()) == []
     log.close()
-    (tmp_path / "log").write_bytes(b"something else " * 9)
+    log = Log(tmp_path / "log")
+    log.append(b"kept", sync=True)
+    log.close()
+    whole = (tmp_path / "log").read_bytes()
+    for damaged in (bytes(20) + whole[20:], b"something else " * 9):
+        refused(tmp_path / "log", damaged)
+
+
+def refused(path, data):
+    path.write_bytes(data)
     before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
     for _ in range(3):
         with pytest.raises(StoreError, match=r"not a log.*restore a server's directory"):
-            Log(tmp_path / "log")
+            Log(path)
     assert not before or len(os.listdir("/proc/self/fd")) == before
 
 

@@ -88,7 +88,7 @@ def _by_lessons(
     else:
         method = {"name": "stc", "p_up": 1 / 400, "p_down": 1 / 400}
         # The lessons do not say how sparse; runs may, even some that are too far to choose by.
-        quickest = next((e for e in found if e.reached and e.record.method["name"] == "stc"), None)
+        quickest = next((e for e in found if e.reached and _only_sparse(e.record.method)), None)
         method = dict(quickest.record.method) if quickest else method
     why = (
         "there are no recorded runs to go by"
@@ -113,6 +113,10 @@ def _by_lessons(
     if careful and not situation.momentum_harms:
         reasons.append("momentum 0: that of clients which seldom take part is old (Figure 8)")
     return Advice(situation, method, momentum, tuple(reasons), tuple(shown(found)), scene)
+
+
+def _only_sparse(method: Mapping[str, Any]) -> bool:
+    return bool(method["name"] == "stc" and method.get("local_steps", 1) == 1)
 
 
 def _about_method(name: str, lessons: Sequence[Lesson]) -> list[str]:

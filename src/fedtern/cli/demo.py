@@ -87,6 +87,7 @@ async def _play(experiment: Experiment, port: int, out: Path) -> None:
                 serving.cancel()
             await serving
         await asyncio.sleep(0.1)  # for the last farewells to be counted
+        host.close()
         screen.console.print(_table(host, wire))
 
 

@@ -125,6 +125,7 @@ def serve_command(
             command=command_line(),
             progress=_say,
         )
+        stack.callback(host.close)
         stack.enter_context(exported(host.stats, federation, metrics_port, metrics_address))
         run_to_the_end(
             serve(

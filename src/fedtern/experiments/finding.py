@@ -33,7 +33,8 @@ def open_run(
         )
     there = path.iterdir() if found is None and path.exists() else ()
     # Another process may have just made it, and have said nothing yet.
-    if any(inside.name != "lock" and inside.suffix != ".draft" for inside in there):
+    strange = any(inside.name != "lock" and inside.suffix != ".draft" for inside in there)
+    if strange and run.digest() != experiment.digest:
         raise StoreError(f"{path} holds something that is not a run: choose another place")
     run.tidy()
     return run

@@ -52,7 +52,7 @@ class Run:
     def create(self) -> None:
         """Make the directory, if it is not there."""
         if self.digest() is None:
-            with self._held():
+            with self.held():
                 self._begin()
 
     def rounds(self) -> list[Round]:
@@ -94,7 +94,7 @@ class Run:
         dataset = self.experiment.make_task().load(data_dir)
         # What cannot be dealt out is refused before there is anything on the disk.
         split = self.experiment.environment.deal(dataset, self.experiment.seed)
-        with self._held():
+        with self.held():
             if self.finished():
                 return  # another process was quicker: what it left is not to be touched
             self._begin()
@@ -171,7 +171,7 @@ class Run:
         return time.monotonic() - begin
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
+    def held(self) -> Iterator[None]:
         """The directory for this process alone, made if it is not there."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)

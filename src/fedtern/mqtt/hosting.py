@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from fedtern.analytic import bits
@@ -59,6 +60,8 @@ class Host:
             experiment, path.parent, exactly=path, command=command, engine="mqtt"
         )
         self.run.create()
+        self._held = ExitStack()
+        self._held.enter_context(self.run.held())
         self._model = FlatModel(task.build(seed))
         self._test = task.examples(dataset)[1]
         core = Server(
@@ -75,6 +78,10 @@ class Host:
         self._up = self._down = 0.0  # means
         self._total = self._seen_up = self._seen_down = self._seen_catch_up = 0
         self._tested, self._began = 0.0, time.monotonic()
+
+    def close(self) -> None:
+        """Let another process have the run's directory."""
+        self._held.close()
 
     @property
     def rounds(self) -> int:

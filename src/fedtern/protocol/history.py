@@ -15,7 +15,6 @@ from fedtern.sums import Tally, merge
 from fedtern.updates import Signs, Update, named, nbytes
 
 _MOST_SUMS = 16
-_FRAMING = 1 << 18  # bytes of short messages that a sum of them does without
 
 
 @dataclass
@@ -28,7 +27,7 @@ class Past:
     data: bytes
     update: Update | None
     update_bytes: int  # as they were counted: updates grow as they are used
-    touches: int  # positions that it names, if any
+    touches: int  # of positions; more than there are where it cannot be merged with others
 
 
 class History:
@@ -43,11 +42,9 @@ class History:
             raise ValueError(f"cache_bytes must not be negative, got {limit}")
         self.limit = limit
         self.terms = terms
-        # Replays longer than the model are never sent; sums of signs reach further.
-        self._reach = min(limit // 2, 4 * terms.layout.size + _FRAMING)
         self._past: deque[Past] = deque()
         self._read: deque[Past] = deque()  # those whose updates are there
-        self._data_bytes = self._update_bytes = 0
+        self._data_bytes = self._update_bytes = self._touches = 0
         self._sums: dict[int, bytes | None] = {}  # by the round they start from
 
     @property
@@ -58,8 +55,6 @@ class History:
     def append(self, broadcast: Broadcast) -> None:
         """Add the broadcast of the round that has just ended."""
         self._sums = {}
-        if isinstance(broadcast.update, Signs):
-            self._reach = self.limit // 2
         head, update = broadcast.head, broadcast.update
         past = Past(
             head.round,
@@ -68,18 +63,35 @@ class History:
             broadcast.data,
             update,
             nbytes(update),
-            named(update) or 0,
+            self._count_touches(update),
         )
         self._past.append(past)
         self._read.append(past)
         self._data_bytes += len(past.data)
         self._update_bytes += past.update_bytes
+        self._touches += past.touches
         while self._update_bytes > self.limit // 2:
             self._forget_update()
-        while self._data_bytes > self._reach:
-            if self._read and self._read[0] is self._past[0]:
-                self._forget_update()
-            self._data_bytes -= len(self._past.popleft().data)
+        while self._data_bytes > self.limit // 2 or self._oldest_is_of_no_use():
+            self._forget_oldest()
+
+    def _count_touches(self, update: Update) -> int:
+        if isinstance(update, Signs):
+            return 0  # they are counted, however many
+        touches = named(update)
+        return self.terms.layout.size + 1 if touches is None else touches
+
+    def _oldest_is_of_no_use(self) -> bool:
+        """Whether from there the model is shorter than a replay, and there is no sum."""
+        size = self.terms.layout.size
+        return len(self._past) > 1 and self._data_bytes > 4 * size and self._touches > size
+
+    def _forget_oldest(self) -> None:
+        if self._read and self._read[0] is self._past[0]:
+            self._forget_update()
+        oldest = self._past.popleft()
+        self._data_bytes -= len(oldest.data)
+        self._touches -= oldest.touches
 
     def _forget_update(self) -> None:
         past = self._read.popleft()

@@ -11,8 +11,9 @@ from typing import Any
 from fedtern.report.runs import EXPERIMENT, Run, number
 from fedtern.report.words import method_label, plain
 
-# Another engine may have a network of its own, with other traffic and other cohorts.
-_TELLING = (*EXPERIMENT, "engine")
+# Another engine may have a network of its own, with other traffic and other cohorts; and a model's
+# size may be all that tells two of Flower's apps apart.
+_TELLING = (*EXPERIMENT, "engine", "parameters")
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +105,8 @@ def _settings(run: Run) -> dict[str, Any]:
         if key == "method":
             continue
         found.update(value if isinstance(value, Mapping) else {key: value})
+    # A task fixes its model: its size would only say the same thing twice.
+    found.pop("parameters", None)
     return found
 
 

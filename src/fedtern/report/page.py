@@ -47,7 +47,7 @@ def write_report(runs: Sequence[str | PathLike[str]], out: str | PathLike[str]) 
     out.parent.mkdir(parents=True, exist_ok=True)
     # Whoever has the page open or is copying it never sees half of it. A path that is no text is
     # one all the same, and a page about it is better than none.
-    write_whole(out, [page.encode(errors="backslashreplace")])
+    write_whole(out, [page.encode(errors="backslashreplace")], alone=False)
     return out
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -63,7 +63,9 @@ class Store:
                 self._lock = Lock(self.path)
             except BlockingIOError:
                 raise StoreError(f"the store {self.path} is in use by another process") from None
-            self._remove_drafts()
+            with suppress(OSError):  # what a killed process was writing is in nobody's way
+                for draft in self.path.glob("*.draft"):
+                    draft.unlink()
 
     def recover(self, state: Recoverable) -> bool:
         """Bring a state back to where it was last seen; False, and a first snapshot, if never."""
@@ -118,11 +120,6 @@ class Store:
                     self._file(generation, kind).unlink(missing_ok=True)
             sync_directory(self.path)
         self._failed = None
-
-    def _remove_drafts(self) -> None:
-        """Remove what a killed process was writing: nobody reads it."""
-        for draft in self.path.glob("*.draft"):
-            draft.unlink()
 
     def _replay(self, state: Recoverable, generation: int) -> None:
         self._close_log()

@@ -39,8 +39,8 @@ class Log:
 
     def _open(self) -> None:
         size, head = os.fstat(self._file).st_size, self._read(0, _START)
-        # New, or cut off before anything was safe in it: whatever is, has a head before it.
-        if size < _START or not any(head):
+        # New, or cut off before anything of it was on the disk, whatever its length.
+        if size < _START or not (any(head) or any(self._read(0, size))):
             os.truncate(self.path, 0)
             self._write(0, _MAGIC + _commit(_START))
             self.nbytes = self._safe = _START
