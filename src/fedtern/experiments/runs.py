@@ -61,7 +61,8 @@ class Run:
 
     def finished(self) -> bool:
         """Whether everything has been trained, tested and saved."""
-        return self.digest() is not None and bool(self._config.read().get("finished"))
+        config = self._config.read()
+        return config.get("digest") is not None and bool(config.get("finished"))
 
     def outcome(self) -> Round:
         """Where a finished run has ended."""
