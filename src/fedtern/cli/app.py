@@ -12,12 +12,12 @@ import typer
 from fedtern import __version__
 from fedtern.cli.advise import advise
 from fedtern.cli.bench import bench
-from fedtern.cli.commands import Command, Group
+from fedtern.cli.commands import Commands
 from fedtern.cli.errors import one_sentence
 from fedtern.cli.inspect import inspect_command
 from fedtern.report import write_report
 
-app = typer.Typer(cls=Group, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+app = Commands()
 
 
 def _version(wanted: bool) -> None:
@@ -45,32 +45,23 @@ if find_spec("torch") is not None:
     from fedtern.cli import catalogue, demo, mqtt, train
     from fedtern.cli import reproduce as reproduction
 
-    app.command("run", cls=Command)(train.run)
-    app.command("compare", cls=Command)(train.compare)
-    app.command("reproduce", cls=Command)(reproduction.reproduce)
-    app.command("tasks", cls=Command)(catalogue.tasks)
-    app.command("methods", cls=Command)(catalogue.methods)
-    app.command("split", cls=Command)(catalogue.split)
-    app.command("serve", cls=Command)(mqtt.serve_command)
-    app.command("join", cls=Command)(mqtt.join_command)
+    app.command("run")(train.run)
+    app.command("compare")(train.compare)
+    app.command("reproduce")(reproduction.reproduce)
+    app.command("tasks")(catalogue.tasks)
+    app.command("methods")(catalogue.methods)
+    app.command("split")(catalogue.split)
+    app.command("serve")(mqtt.serve_command)
+    app.command("join")(mqtt.join_command)
     app.add_typer(demo.app, name="demo")
 else:
     anything = {"ignore_unknown_options": True, "allow_extra_args": True}
-    for name in (
-        "run",
-        "compare",
-        "reproduce",
-        "tasks",
-        "methods",
-        "split",
-        "serve",
-        "join",
-        "demo",
-    ):
-        app.command(name, cls=Command, context_settings=anything)(_needs_torch)
+    training = "run compare reproduce tasks methods split serve join demo"
+    for name in training.split():
+        app.command(name, context_settings=anything)(_needs_torch)
 
 
-@app.command(cls=Command)
+@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Directories of runs.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
@@ -82,6 +73,6 @@ def report(
     typer.echo(json.dumps({"report": str(written)}) if as_json else f"report: {written}")
 
 
-app.command("bench", cls=Command)(bench)
-app.command("advise", cls=Command)(advise)
-app.command("inspect", cls=Command)(inspect_command)
+app.command("bench")(bench)
+app.command("advise")(advise)
+app.command("inspect")(inspect_command)

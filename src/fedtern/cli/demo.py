@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from fedtern.cli.commands import Command, Group
+from fedtern.cli.commands import Commands
 from fedtern.cli.consoles import console
 from fedtern.cli.errors import one_sentence
 from fedtern.cli.mqtt import run_to_the_end, set_up_log
@@ -28,7 +28,7 @@ from fedtern.mqtt.local_broker import mosquitto
 from fedtern.mqtt.proxy import Wire, counting
 from fedtern.report import write_report
 
-app = typer.Typer(cls=Group, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+app = Commands()
 NAME, TASK = "demo", "logistic-digits"
 
 
@@ -37,7 +37,7 @@ def _demo() -> None:
     """See it work."""
 
 
-@app.command("mqtt", cls=Command)
+@app.command("mqtt")
 def over_mqtt(
     clients: Annotated[int, typer.Option(min=2, help="How many processes take part.")] = 5,
     rounds: Annotated[int, typer.Option(min=1, help="How many rounds they play.")] = 300,
