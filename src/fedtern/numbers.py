@@ -1,9 +1,10 @@
-"""Numbers as a person types them."""
+"""Numbers as a person types and reads them."""
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 
 def number(text: str) -> float:
@@ -20,3 +21,16 @@ def number(text: str) -> float:
     if not math.isfinite(found):
         raise ValueError(f"expected a number or a fraction like 1/400, got {text!r}")
     return found
+
+
+def one_over(value: Any) -> str:
+    """A share as one over a whole number, as ``number`` reads it; nothing if it is not one.
+
+    >>> one_over(0.0025), one_over(1 / 3), one_over(0.3), one_over(1e-320)
+    ('1/400', '1/3', '', '')
+    """
+    if isinstance(value, float) and 1e-9 < value < 1:  # below, an exponent is easier to read
+        whole = round(1 / value)
+        if 1 / whole == value:
+            return f"1/{whole}"
+    return ""

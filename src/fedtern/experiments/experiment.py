@@ -14,6 +14,7 @@ from fedtern.environment import Environment
 from fedtern.experiments.methods import MOST, complete, parse_method
 from fedtern.methods import Method, make_method
 from fedtern.names import look_up
+from fedtern.numbers import one_over
 from fedtern.training.sgd import Sgd
 from fedtern.training.tasks import TASKS, Task, get_task
 
@@ -163,8 +164,4 @@ def _whole(name: str, value: Any, least: int) -> int:
 
 
 def _readable(value: Any) -> str:
-    if isinstance(value, float) and 0 < value < 1:
-        whole = round(1 / value)
-        if 1 / whole == value:
-            return f"1/{whole}"
-    return str(value)
+    return one_over(value) or str(value)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedtern.methods import METHODS
+from fedtern.numbers import one_over
 
 # What a method does when nothing is said; only what differs is worth a word.
 _USUAL = {"local_steps": 1, "scope": "model", "weighted": False}
@@ -85,11 +86,7 @@ def fraction(p: Any) -> str:
     >>> fraction(0.0025), fraction(1 / 3), fraction(0.3)
     ('1/400', '1/3', '0.3')
     """
-    if isinstance(p, (int, float)) and 0 < p < 1:
-        whole = round(1 / p)
-        if abs(p * whole - 1) < 1e-6:
-            return f"1/{whole}"
-    return plain(p)
+    return one_over(p) or plain(p)
 
 
 def plain(value: Any) -> str:
