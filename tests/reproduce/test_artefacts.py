@@ -102,6 +102,26 @@ def test_a_row_for_each_task_and_stars_where_the_paper_has_numbers(tmp_path):
     assert "stars: the paper's" in bars.axes[0].get_xlabel()
 
 
+def test_a_picture_says_for_how_long_was_trained_and_what_its_lines_are(tmp_path):
+    def headline(task, **chosen):
+        figure = Figure()
+        ARTEFACTS["fig13"].draw(Settings(task, values=(1,), **chosen), Results(tmp_path), figure)
+        return " ".join(figure.get_suptitle().split())
+
+    assert "10,000 iterations, seed 0 (dashed: momentum 0.9)" in headline("cnn-kws")
+    short = headline("cnn-kws", iterations=2000, momentum=(0.0,))
+    assert "2,000 of 10,000 iterations" in short
+    assert "dashed" not in short
+    assert "2,000 of 20,000 and 2,000 of 5,000 iterations" in headline("all", iterations=2000)
+
+
+def test_the_paper_s_numbers_stand_beside_its_own_methods_only(tmp_path):
+    asked = Settings("vgg11s-cifar10", values=(1,), methods=("stc", "stc:p_up=1/25"))
+    rows = ARTEFACTS["fig6"].table(asked, Results(tmp_path)).values
+    told = {row["method"] for row in rows if row["paper"] is not None}
+    assert told == {"stc"}
+
+
 def test_figures_share_their_runs():
     mnist = Settings()
     for single, several in (("fig6", "fig13"), ("fig8", "fig14"), ("fig7", "fig15")):
@@ -211,7 +231,7 @@ def test_all_runs_shared_cells_once_and_writes_every_artefact(tmp_path, monkeypa
 
     two = {n: Artefact(n, n, lambda _: [cell], table) for n in ("one", "two")}
     monkeypatch.setattr("fedtern.cli.artefacts.ARTEFACTS", two)
-    result = CliRunner().invoke(app, f"reproduce all --task {TASK} --json --momentum 0".split())
+    result = CliRunner().invoke(app, f"reproduce all --task {TASK} --json".split())
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)["artefacts"]
     assert [each["artefact"] for each in found] == ["one", "two"]
@@ -232,7 +252,8 @@ def test_all_runs_shared_cells_once_and_writes_every_artefact(tmp_path, monkeypa
         (["fig6", "--task", "all"], "fig6 is made for one task at a time, not for all"),
         (["table4", "--values", "1"], "table4 cannot be restricted by --values, only by --method"),
         (["fig3", "--momentum", "0"], "fig3 cannot be restricted by --momentum, only by its task"),
-        (["all", "--values", "1"], "all artefacts together have no values in common"),
+        (["all", "--values", "1"], "all artefacts together cannot be restricted by --values"),
+        (["all", "--method", "stc"], "all artefacts together cannot be restricted by --method"),
     ],
 )
 def test_restrictions_that_make_no_sense_are_one_sentence(

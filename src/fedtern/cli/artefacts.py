@@ -18,9 +18,10 @@ from fedtern.errors import MissingExtraError
 from fedtern.names import look_up
 from fedtern.report.words import listed as listing
 from fedtern.reproduce import ARTEFACTS, Artefact, Results, Settings, Table
-from fedtern.reproduce.claims import verdicts
+from fedtern.reproduce.artefact import OPTIONS
 from fedtern.reproduce.estimates import Pace
 from fedtern.reproduce.outputs import write_pictures, write_table
+from fedtern.reproduce.scoreboard import verdicts
 
 ALL = "all"
 
@@ -43,24 +44,12 @@ def choose(name: str, settings: Settings, task: str | None) -> Chosen:
     ``task`` is what was asked for: where nothing was, an artefact may have a task of its own.
     """
     if name == ALL:
-        for option in ("values", "places"):
-            if getattr(settings, option):
-                raise ValueError(f"all artefacts together have no {option} in common to restrict")
-        return [(each, _fitting(each, settings)) for each in ARTEFACTS.values()]
+        for setting, option in OPTIONS.items():
+            if getattr(settings, setting):
+                raise ValueError(f"all artefacts together cannot be restricted by {option}")
+        return [(each, each.adjust(settings)) for each in ARTEFACTS.values()]
     one = look_up(name, ARTEFACTS, "artefact")
     return [(one, one.adjust(replace(settings, task=task or one.task)))]
-
-
-def _fitting(artefact: Artefact, settings: Settings) -> Settings:
-    """Without the restrictions that an artefact does not know."""
-    known = artefact.restricted_by
-    return artefact.adjust(
-        replace(
-            settings,
-            methods=settings.methods if "methods" in known else (),
-            momentum=settings.momentum if "momentum" in known else (),
-        )
-    )
 
 
 def list_artefacts(

@@ -9,8 +9,8 @@ import typer
 
 from fedtern.cli.artefacts import print_rows
 from fedtern.reproduce import Results
-from fedtern.reproduce.claims import check
 from fedtern.reproduce.outputs import write_claims
+from fedtern.reproduce.scoreboard import check
 
 
 def show_claims(found: Results, directory: Path, task: str | None, as_json: bool) -> None:

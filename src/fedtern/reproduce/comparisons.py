@@ -2,67 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedtern.advice import hardships
 from fedtern.engines.local import Round
 from fedtern.environment import Environment
 from fedtern.report.words import digits
-from fedtern.reproduce.scenes import (
-    FEDAVG,
-    SIGNSGD,
-    STC,
-    Key,
-    Kind,
-    Scene,
-    Standing,
-    in_seeds,
-    usual,
-)
-from fedtern.reproduce.scores import points, spread
+from fedtern.reproduce.margins import Comparison, judged, noise_of
+from fedtern.reproduce.scenes import METHODS, Key, Kind, Scene, Standing, usual
 from fedtern.reproduce.verdicts import COMPRESSED, STRONG
 
 Scenes = Mapping[Key, Scene]
-Gentler = Callable[[Environment], Environment]
+Where = Callable[[Environment], bool]
 
 
-TEST_EXAMPLES = {"cnn-kws": 2_567, "logistic-digits": 297, "mlp-digits": 297}
-"""How many there are where it is not 10,000."""
-
-
-def noise_of(task: str) -> float:
-    """The standard error of an accuracy of nine in ten on a task's test examples.
-
-    >>> noise_of("logistic-mnist"), round(noise_of("cnn-kws"), 4)
-    (0.003, 0.0059)
-    """
-    return 0.3 / math.sqrt(TEST_EXAMPLES.get(task, 10_000))
-
-
-class Comparison(NamedTuple):
-    """One ordering in one scene; ``ours`` should win over ``other`` if the paper is right.
-
-    ``spread`` is the standard deviation of the margin over seeds, where there are several;
-    ``noise`` what tells nothing even if all seeds agree.
-    """
-
-    scene: Scene
-    what: str
-    ours: str
-    other: str
-    margin: float
-    holds: bool
-    spread: float | None = None
-    noise: float = 0.0
-
-    @property
-    def close(self) -> bool:
-        """Whether other seeds, or other test examples, might well have decided otherwise."""
-        return abs(self.margin) < max(self.spread or 0.0, self.noise)
+def anywhere(_place: Environment) -> bool:
+    """Every environment."""
+    return True
 
 
 def non_iid(place: Environment) -> bool:
@@ -70,6 +27,11 @@ def non_iid(place: Environment) -> bool:
     held, all_of_them = place.classes_per_client, Environment.classes_per_client
     skewed = place.split == "classes" and hardships.non_iid(held, all_of_them)
     return skewed or place.split in ("dirichlet", "natural")
+
+
+def iid(place: Environment) -> bool:
+    """Whether clients hold samples of all data."""
+    return not non_iid(place)
 
 
 def small_batches(place: Environment) -> bool:
@@ -89,34 +51,18 @@ def _compared(
     if ours is None or other is None:
         return
     if seeds := sorted(ours.best.keys() & other.best.keys()):
-        first, second = (standing.only(seeds).words for standing in (ours, other))
+        first, second = ours.only(seeds), other.only(seeds)
         margins = [ours.best[seed] - other.best[seed] for seed in seeds]
-        yield _judged(scene, what, first, second, margins)
+        noise = noise_of(scene.key.task, first.accuracy, second.accuracy)
+        yield judged(scene, what, first.words, second.words, margins, noise)
 
 
-def _judged(
-    scene: Scene,
-    what: str,
-    first: str,
-    second: str,
-    margins: list[float],
-    noise: float | None = None,
-) -> Comparison:
-    """Who wins by how much, on average over seeds; accuracies unless the noise is another."""
-    margin = fmean(margins)
-    if noise is None:
-        noise = noise_of(scene.key.task)
-    return Comparison(scene, what, first, second, margin, margin > 0, spread(margins), noise)
-
-
-def above(
-    rival: Mapping[str, Any], fits: Callable[[Environment], bool], scenes: Scenes
-) -> Iterator[Comparison]:
+def above(rival: str, fits: Where, scenes: Scenes) -> Iterator[Comparison]:
     """STC against a rival, each with the momentum that suits it better."""
-    what = f"STC above {'FedAvg' if rival is FEDAVG else 'signSGD'}"
     for scene in scenes.values():
         if fits(scene.key.environment):
-            yield from _compared(scene, what, scene.better(STC), scene.better(rival))
+            both = (scene.better(METHODS[name]) for name in ("STC", rival))
+            yield from _compared(scene, f"STC above {rival}", *both)
 
 
 def without_momentum(scenes: Scenes) -> Iterator[Comparison]:
@@ -125,15 +71,15 @@ def without_momentum(scenes: Scenes) -> Iterator[Comparison]:
         place = scene.key.environment
         skewed = non_iid(place)
         if hardships.momentum_harms(place.batch_size, place.participation, skewed=skewed):
-            for method, name in ((STC, "STC"), (FEDAVG, "FedAvg")):
-                both = (scene.standing(method, m) for m in (0.0, 0.9))
+            for name in ("STC", "FedAvg"):
+                both = (scene.standing(METHODS[name], m) for m in (0.0, 0.9))
                 yield from _compared(scene, f"{name} without momentum above with it", *both)
 
 
 def signs_with_momentum(scenes: Scenes) -> Iterator[Comparison]:
     """Momentum on against off for signSGD, everywhere."""
     for scene in scenes.values():
-        both = (scene.standing(SIGNSGD, m) for m in (0.9, 0.0))
+        both = (scene.standing(METHODS["signSGD"], m) for m in (0.9, 0.0))
         yield from _compared(scene, "signSGD with momentum above without", *both)
 
 
@@ -164,13 +110,13 @@ def cheaper(
             elif seeds := sorted(a.amounts.keys() & b.amounts.keys()):
                 a, b = a.only(seeds), b.only(seeds)
                 margins = [b.amounts[seed] - a.amounts[seed] for seed in seeds]
-                yield _judged(scene, title, a.words, b.words, margins, noise=0.0)
+                yield judged(scene, title, a.words, b.words, margins)
 
 
 def compressed(scenes: Scenes) -> Iterator[Comparison]:
     """What STC sends and receives, against uncompressed training."""
     for scene in scenes.values():
-        ends = [rounds[-1] for cell, rounds in scene.runs if cell.method == STC]
+        ends = [rounds[-1] for cell, rounds in scene.runs if cell.method == METHODS["STC"]]
         if ends:
             dense = sum(r.dense_bytes for r in ends)
             up = dense / max(sum(r.up_bytes_mean for r in ends), 1)
@@ -181,43 +127,6 @@ def compressed(scenes: Scenes) -> Iterator[Comparison]:
             yield Comparison(scene, "STC compresses both ways", first, second, float("nan"), holds)
 
 
-def falls_less(gentler: Mapping[str, Gentler], scenes: Scenes) -> Iterator[Comparison]:
-    """What STC loses to a hardship, against what FedAvg loses to it."""
-    for scene in scenes.values():
-        for what, ease in gentler.items():
-            easy = scenes.get(scene.key._replace(environment=ease(scene.key.environment)))
-            if easy is None or easy is scene:
-                continue
-            ours, other = (_falls(easy.better(m), scene.better(m)) for m in (STC, FEDAVG))
-            if seeds := sorted(ours.keys() & other.keys()):
-                first, second = (_fall([falls[seed] for seed in seeds]) for falls in (ours, other))
-                margins = [other[seed] - ours[seed] for seed in seeds]
-                title = f"STC loses less to {what} than FedAvg"
-                yield _judged(scene, title, first, second, margins)
-
-
-def _falls(easy: Standing | None, hard: Standing | None) -> dict[int, float]:
-    """What each seed loses that was run in both places."""
-    if easy is None or hard is None:
-        return {}
-    both = easy.best.keys() & hard.best.keys()
-    return {seed: easy.best[seed] - hard.best[seed] for seed in both}
-
-
-def _fall(falls: list[float]) -> str:
-    fall = fmean(falls)
-    verb, fewer = ("loses", falls) if fall >= 0 else ("gains", [-f for f in falls])
-    return f"{verb} {points(fewer)} points ({in_seeds(len(falls))})"
-
-
-HARDSHIPS: dict[str, Gentler] = {
-    "non-iid data": lambda e: replace(e, classes_per_client=10) if non_iid(e) else e,
-    "small batches": lambda e: replace(e, batch_size=20) if small_batches(e) else e,
-    "unbalanced data": lambda e: replace(e, gamma=1.0),
-}
-PARTIAL: dict[str, Gentler] = {
-    "partial participation": lambda e: replace(e, clients=e.cohort_size, participation=1.0)
-}
 BYTES: dict[str, Callable[[Round], float]] = {
     "MB up": lambda r: r.up_bytes_mean / 1e6,
     "MB down": lambda r: r.down_bytes_mean / 1e6,

@@ -16,11 +16,12 @@ from fedtern.reproduce.scores import percent
 from fedtern.reproduce.table4 import goal, reached
 from fedtern.training.tasks import TASKS
 
-STC, FEDAVG, SIGNSGD = (
-    complete(parse_method(text)) for text in ("stc", "fedavg:local_steps=400", "signsgd")
-)
+METHODS: Mapping[str, Mapping[str, Any]] = {
+    "STC": complete(parse_method("stc")),
+    "FedAvg": complete(parse_method("fedavg:local_steps=400")),
+    "signSGD": complete(parse_method("signsgd")),
+}
 """The three methods of the paper's comparisons."""
-
 
 Kind = Callable[[Mapping[str, Any]], bool]
 
@@ -57,6 +58,16 @@ class Key(NamedTuple):
     iterations: int
     learning_rate: float
     weight_decay: float
+
+    @property
+    def planned(self) -> int:
+        """The iterations that the task has; for a task of one's own, those of the run."""
+        return TASKS[self.task].iterations if self.task in TASKS else self.iterations
+
+    @property
+    def short(self) -> bool:
+        """Whether runs ended before the task would have them end."""
+        return self.iterations < self.planned
 
 
 class Standing(NamedTuple):
@@ -111,11 +122,12 @@ class Scene:
 
     def standing(self, method: Mapping[str, Any], momentum: float) -> Standing | None:
         """How a method did with a momentum."""
-        best = {
-            cell.seed: max(r.accuracy for r in rounds)
-            for cell, rounds in self.runs
-            if cell.method == method and cell.momentum == momentum
-        }
+        best: dict[int, float] = {}
+        for cell, rounds in self.runs:
+            if cell.method == method and cell.momentum == momentum:
+                # A seed may be there twice, evaluated more and less often.
+                highest = max(r.accuracy for r in rounds)
+                best[cell.seed] = max(highest, best.get(cell.seed, 0.0))
         return Standing(best, momentum) if best else None
 
     def better(self, method: Mapping[str, Any]) -> Standing | None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from fedtern.report.words import listed
 from fedtern.reproduce.artefact import Table
 from fedtern.reproduce.looks import head, legend_below, method_look, tidy
 from fedtern.reproduce.paper import ACCURACY, WORDS
 from fedtern.reproduce.results import Results
 from fedtern.reproduce.scores import spread
 from fedtern.reproduce.settings import Settings
-from fedtern.reproduce.sweeps import PLACES, Point, Sweep
+from fedtern.reproduce.sweeps import METHODS, PLACES, Point, Sweep
 
 _STAR = "the paper's numbers"
 
@@ -50,6 +52,9 @@ def table(sweep: Sweep, settings: Settings, results: Results) -> Table:
 
 def printed(sweep: Sweep, settings: Settings, point: Point) -> float | None:
     """What the paper prints for a point; where it does not say with which momentum, for both."""
+    usual = [settings.experiment(method).method for method in METHODS]
+    if settings.experiment(point.method).method not in usual:  # such as STC at another sparsity
+        return None
     name = point.method.partition(":")[0]
     spots = ACCURACY.get(settings.task, {})
     accuracy, momentum = spots.get((sweep.name, point.place, point.value, name), (None, None))
@@ -78,13 +83,24 @@ def draw(sweep: Sweep, settings: Settings, results: Results, figure: Any) -> Non
         panels[0].set_ylabel("maximum accuracy in %")
     for axes in grid[-1]:
         axes.set_xlabel(sweep.axis)
-    name = _title(sweep, settings)
-    note = f"{tasks[0].planned:,} iterations" if len(tasks) == 1 else "iterations as each task has"
     seeds = f"{settings.seeds} seeds" if settings.seeds > 1 else "seed 0"
-    head(figure, name, f"{note}, {seeds} (dashed: momentum 0.9)")
-    some = any(printed(sweep, each, p) is not None for each in tasks for p in sweep.points(each))
+    points = [(each, point) for each in tasks for point in sweep.points(each)]
+    dashed = " (dashed: momentum 0.9)" * any(point.momentum for _, point in points)
+    head(figure, _title(sweep, settings), f"{_lengths(tasks)}, {seeds}{dashed}")
+    some = any(printed(sweep, each, point) is not None for each, point in points)
     # Columns that hold both momenta of a method, and the paper's stars in one of their own.
     legend_below(figure, grid, columns=2 if len(places) == 1 else 3 + some, last=_STAR)
+
+
+def _lengths(tasks: Sequence[Settings]) -> str:
+    """For how long each task was trained, and how long it should be if that is longer."""
+    if len(tasks) > 1 and all(each.planned == each.own_iterations for each in tasks):
+        return "iterations as each task has"
+    told = [
+        f"{each.planned:,}" + f" of {each.own_iterations:,}" * (each.planned < each.own_iterations)
+        for each in tasks
+    ]
+    return f"{listed(told)} iterations"
 
 
 def _panel(axes: Any, sweep: Sweep, settings: Settings, results: Results, place: str) -> None:
