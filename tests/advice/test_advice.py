@@ -27,7 +27,7 @@ def record(method, curve, momentum=0.0, parameters=7850, **environment):
         for i, accuracy in enumerate(curve)
     )
     where = Environment(**environment)
-    return Record("logistic-mnist", parameters, method, momentum, where, 300, 1, points)
+    return Record("logistic-mnist", parameters, method, momentum, where, 300, 300, 1, points)
 
 
 def both(stc, fedavg, **environment):
@@ -100,6 +100,43 @@ def test_without_runs_the_lessons_decide(situation, method, momentum):
 )
 def test_where_rounds_are_slow_and_data_is_iid_there_are_fewer_of_them(situation, option):
     assert advise(situation, []).method_option == option
+
+
+def test_full_runs_further_off_are_gone_by_rather_than_short_ones():
+    short = [replace(found, task="cnn-kws", planned=3000) for found in SKEWED]
+    near = Situation(classes=1, parameters=7850)
+    full = [replace(found, parameters=100_000) for found in SKEWED]
+    assert advise(near, short + full).scene.records == tuple(full)
+    assert advise(near, short).scene.name.endswith("batches of 20, 300 of 3,000 iterations")
+
+
+def test_runs_without_what_the_lessons_compare_are_gone_by_last():
+    topk = [{**STC, "name": "topk", "p_up": 1 / n} for n in (10, 100, 400)]
+    one_sided = [record(method, [0.5, 0.8, 0.9]) for method in (STC, *topk)]
+    situation = Situation(parameters=7850, latency=100)
+    assert advise(situation, one_sided + IID).method["name"] == "fedavg"
+
+
+def test_a_lesson_is_contradicted_only_by_runs_of_what_it_compares():
+    quick = {**METHODS["qsgd"].parameters, "name": "qsgd"}
+    runs = [*SKEWED, record(quick, [0.9, 0.9, 0.9], classes_per_client=1)]
+    situation = Situation(classes=1, parameters=7850, up=1e9, down=1e9, latency=60)
+    advice = advise(situation, runs)
+    assert advice.method["name"] == "qsgd"
+    assert not any("against lesson" in reason for reason in advice.reasons)
+    turned = both([0.2, 0.3, 0.4], [0.3, 0.6, 0.88], classes_per_client=1)
+    assert any("against lesson 1" in reason for reason in advise(situation, turned).reasons)
+    alone = [found for found in turned if found.method is FEDAVG]
+    twice = [*alone, record(quick, [0.1, 0.1, 0.1], classes_per_client=1)]
+    assert not any("against lesson" in reason for reason in advise(situation, twice).reasons)
+
+
+def test_momentum_that_did_good_is_said_to_be_against_the_lesson():
+    better = [*SKEWED, record(STC, [0.9, 0.9, 0.92], momentum=0.9, classes_per_client=1)]
+    advice = advise(Situation(classes=1, parameters=7850, up=1e3), better)
+    assert advice.momentum == 0.9
+    assert any(reason.startswith("against lesson 6") for reason in advice.reasons)
+    assert not any(reason.startswith("lesson 6") for reason in advice.reasons)
 
 
 def test_runs_that_are_too_far_away_do_not_decide():
@@ -219,6 +256,27 @@ def test_seeds_of_one_cell_become_one_record_and_unfinished_runs_none(tmp_path):
     assert found.seeds == 2
     assert found.parameters == 7850
     assert [point.accuracy for point in found.points] == [0.6, 0.8, 0.85]
+
+
+def test_curves_are_whole_and_only_those_measured_alike_are_averaged(tmp_path):
+    accuracies = [0.1 + i / 200 for i in range(60)]
+    accuracies[37] = 0.95
+    (whole,) = collect([write_run(tmp_path / "a", 0, accuracies)], {"logistic-mnist": 5000})
+    assert (len(whole.points), whole.best) == (60, 0.95)
+    assert whole.reaching(0.95).iteration == 3800
+    assert (whole.iterations, whole.planned) == (300, 5000)
+    again = write_run(tmp_path / "b", 0, accuracies)
+    (twice,) = collect([again, again])
+    assert twice.seeds == 1
+    other = write_run(tmp_path / "c", 1, [0.5])
+    other.config["evaluate_every"] = 300
+    assert [found.seeds for found in collect([again, other])] == [1, 1]
+
+
+def test_what_takes_longer_than_a_calendar_has_is_no_traceback():
+    out = CliRunner().invoke(app, ["advise", "--latency", "1e15"])
+    assert out.exit_code == 0, out.output
+    assert "ages" in out.output
 
 
 def test_the_command_recommends_and_says_why():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedtern.advice.estimates import Estimate, Scene, estimate, nearest, shown
-from fedtern.advice.lessons import Lesson, applying, sending_dominates
+from fedtern.advice.lessons import COMPARED, Lesson, applying, sending_dominates
 from fedtern.advice.records import Record
 from fedtern.advice.situation import Situation
 from fedtern.methods import METHODS
@@ -70,7 +70,7 @@ def advise(situation: Situation, records: Sequence[Record]) -> Advice:
     reasons = [
         f"{method_label(method)}: the quickest way to {100 * chosen.target:.1f} % in the nearest"
         f" recorded runs ({scene.name})",
-        *_about_method(method["name"], lessons),
+        *_about_method(method["name"], found, lessons),
         *_about_momentum(chosen, found, lessons),
         *_about_others(found),
     ]
@@ -119,15 +119,16 @@ def _only_sparse(method: Mapping[str, Any]) -> bool:
     return bool(method["name"] == "stc" and method.get("local_steps", 1) == 1)
 
 
-def _about_method(name: str, lessons: Sequence[Lesson]) -> list[str]:
-    said = [lesson for lesson in lessons if lesson.speaks_for in ("stc", "fedavg")]
+def _about_method(name: str, found: Sequence[Estimate], lessons: Sequence[Lesson]) -> list[str]:
+    """The lessons that agree, and those that the runs contradict: they compare STC and FedAvg."""
+    said = [lesson for lesson in lessons if lesson.speaks_for in COMPARED]
+    beaten = {e.record.method["name"] for e in found} - {name} if name in COMPARED else set()
     agreeing = [f"lesson {m.number}: {m.advice}" for m in said if m.speaks_for == name]
-    against = [
-        f"against lesson {m.number} ({m.advice}): here the recorded runs say otherwise"
-        for m in said
-        if m.speaks_for != name
-    ]
-    return agreeing + against
+    return agreeing + [_against(m) for m in said if m.speaks_for in beaten]
+
+
+def _against(lesson: Lesson) -> str:
+    return f"against lesson {lesson.number} ({lesson.advice}): here the recorded runs say otherwise"
 
 
 def _about_momentum(
@@ -142,7 +143,10 @@ def _about_momentum(
     lesson = next((lesson for lesson in lessons if lesson.speaks_for == "no momentum"), None)
     said = [f"lesson {lesson.number}: {lesson.advice}"] if lesson else []
     if not twins:
-        return said or [f"momentum {record.momentum:g}: as in the recorded run"]
+        as_run = f"momentum {record.momentum:g}: as in the recorded run"
+        return [as_run] if record.momentum or not said else said
+    if lesson and record.momentum:
+        said = [_against(lesson)]
     other = twins[0]
     measured = (
         f"momentum {record.momentum:g}: at best {100 * record.best:.1f} % there,"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fedtern.advice.lessons import COMPARED
 from fedtern.advice.records import Point, Record
 from fedtern.advice.situation import Situation
 from fedtern.analytic import bits
@@ -39,8 +40,21 @@ class Scene:
         classes = f"{e.classes_per_client} class{'es' * (e.classes_per_client > 1)} each"
         return (
             f"{first.task}, {e.cohort_size} of {e.clients} clients, {classes},"
-            f" batches of {e.batch_size}, {first.iterations:,} iterations"
+            f" batches of {e.batch_size}, {first.iterations:,}"
+            f"{f' of {first.planned:,}' * self.short} iterations"
         )
+
+    @property
+    def short(self) -> bool:
+        """Whether the runs ended before the task would have them end."""
+        return self.records[0].iterations < self.records[0].planned
+
+    @property
+    def doubt(self) -> float:
+        """How much less it can tell than full runs of both methods that the lessons compare."""
+        first, names = self.records[0], {record.method["name"] for record in self.records}
+        absent = len(COMPARED - names)
+        return 0.5 * absent + (0.7 * math.log(first.planned / first.iterations) * self.short)
 
     def distance(self, situation: Situation) -> float:
         """How unlike a situation it is: 0 is the same, 1 is a factor of e in what matters most."""
@@ -80,8 +94,10 @@ def scenes(records: Iterable[Record]) -> list[Scene]:
 def nearest(situation: Situation, records: Iterable[Record]) -> Scene | None:
     """The scene most like a situation, among those with a method and something to compare it to."""
     several = [s for s in scenes(records) if len({r.method["name"] for r in s.records}) > 1]
-    # Of equally near ones that with the most to choose from.
-    return min(several, key=lambda s: (s.distance(situation), -len(s.records)), default=None)
+    # Of equally good ones that with the most to choose from.
+    return min(
+        several, key=lambda s: (s.distance(situation) + s.doubt, -len(s.records)), default=None
+    )
 
 
 def estimate(situation: Situation, scene: Scene) -> list[Estimate]:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from fedtern.advice.situation import Situation
 
+COMPARED = {"stc", "fedavg"}
+"""The methods that the lessons speak for."""
+
 
 @dataclass(frozen=True)
 class Lesson:

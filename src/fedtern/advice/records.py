@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from statistics import fmean
@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from fedtern.environment import Environment
 from fedtern.report.runs import EXPERIMENT, Run, number
-
-_KEPT = 25  # points of a curve, at most
 
 
 class Point(NamedTuple):
@@ -35,6 +33,7 @@ class Record:
     momentum: float
     environment: Environment
     iterations: int
+    planned: int  # iterations that the task has: a run may have been cut short
     seeds: int
     points: tuple[Point, ...]
 
@@ -53,33 +52,36 @@ def is_finished(run: Run) -> bool:
     return bool(run.config.get("finished") and run.evaluations)
 
 
-def collect(runs: Iterable[Run]) -> list[Record]:
-    """Finished runs as records, those that differ by their seed only as one."""
-    cells: dict[str, list[Run]] = {}
+def collect(runs: Iterable[Run], planned: Mapping[str, int] | None = None) -> list[Record]:
+    """Finished runs as records, those that differ by their seed only as one.
+
+    ``planned`` are the iterations that tasks have; runs of others are as long as they should be.
+    """
+    cells: dict[str, dict[int, Run]] = {}
     for run in runs:
         if is_finished(run):
-            told = {key: run.config.get(key) for key in EXPERIMENT}
-            cells.setdefault(json.dumps(told, sort_keys=True), []).append(run)
-    return [_record(cells[name]) for name in sorted(cells)]
+            # Curves are averaged point by point, so that they have to be measured alike.
+            told = {key: run.config.get(key) for key in (*EXPERIMENT, "evaluate_every")}
+            seeds = cells.setdefault(json.dumps(told, sort_keys=True), {})
+            seeds[run.config.get("seed", 0)] = run
+    return [_record(list(cells[name].values()), planned or {}) for name in sorted(cells)]
 
 
-def _record(runs: list[Run]) -> Record:
+def _record(runs: list[Run], planned: Mapping[str, int]) -> Record:
     config = runs[0].config
     curves = [[_point(evaluation) for evaluation in run.evaluations] for run in runs]
-    length = min(map(len, curves))
-    # The last point is always there, and the first ones, where most happens, more often.
-    places = sorted({round((length - 1) * (i / (_KEPT - 1)) ** 1.5) for i in range(_KEPT)})
-    means = [_mean([curve[at] for curve in curves]) for at in places]
     last = runs[0].evaluations[-1]
+    task, iterations = str(config["task"]), int(config["iterations"])
     return Record(
-        str(config["task"]),
+        task,
         round(last["dense_bytes"] / 4 / last["iteration"]),
         dict(config["method"]),
         float(config["momentum"]),
         Environment(**config["environment"]),
-        int(config["iterations"]),
+        iterations,
+        planned.get(task, iterations),
         len(runs),
-        tuple(means),
+        tuple(_mean(points) for points in zip(*curves, strict=False)),
     )
 
 
@@ -92,7 +94,7 @@ def _point(evaluation: Mapping[str, Any]) -> Point:
     )
 
 
-def _mean(points: list[Point]) -> Point:
+def _mean(points: Sequence[Point]) -> Point:
     accuracy, up, down = (fmean(values) for values in list(zip(*points, strict=True))[1:])
     return Point(points[0].iteration, round(accuracy, 4), round(up), round(down))
 

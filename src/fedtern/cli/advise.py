@@ -132,5 +132,7 @@ def _cells(found: Estimate) -> tuple[str, ...]:
     name = method_label(found.record.method), f"{found.record.momentum:g}"
     if found.reached is None:
         return (*name, "–", "–", "–", "–", f"at best {100 * found.record.best:.1f} %")
-    lasting = str(timedelta(seconds=round(found.seconds)))
+    # Longer than that, nobody counts the seconds, and timedelta cannot.
+    long = found.seconds > timedelta(days=365_000).total_seconds()
+    lasting = "ages" if long else str(timedelta(seconds=round(found.seconds)))
     return (*name, f"{found.rounds:,.0f}", size(found.up), size(found.down), lasting, "")
