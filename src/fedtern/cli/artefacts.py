@@ -123,7 +123,8 @@ def make(artefact: Artefact, settings: Settings, found: Results, directory: Path
         typer.echo(f"no picture: {error}", err=True)
         pictures = []
     table, cells = artefact.table(settings, found), artefact.cells(settings)
-    table = replace(table, notes=[*table.notes, *verdicts(found, cells)])
+    judged = [*artefact.findings(settings, found), *verdicts(found, cells)]
+    table = replace(table, notes=[*table.notes, *judged])
     if absent := [cell.title for cell in found.missing(cells)]:
         table = replace(
             table, notes=[f"Missing, because they failed: {listing(absent)}.", *table.notes]

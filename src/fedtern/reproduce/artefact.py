@@ -29,6 +29,7 @@ class Artefact:
     """A table or figure: ``cells`` are the runs it needs, the rest is made of their results.
 
     ``draw`` gets an empty matplotlib figure to fill; None where there is nothing to draw.
+    ``findings`` says whether the runs show what the paper says of this figure alone.
     ``restricted_by`` names the settings that may leave a part of it out. ``share`` is that of a
     task's iterations which the paper trains for here. ``task`` is what it is made for unless
     something else is said; only what is made for every task at once may be asked to be again.
@@ -42,6 +43,7 @@ class Artefact:
     restricted_by: tuple[str, ...] = ("methods",)
     share: float = 1.0
     task: str = Settings.task
+    findings: Callable[[Settings, Results], list[str]] = lambda _settings, _results: []
 
     def adjust(self, settings: Settings) -> Settings:
         """The settings as they hold for this artefact; those that cannot hold are refused."""

@@ -10,6 +10,7 @@ from fedtern.reproduce import (
     convergence,
     figure3,
     figure11,
+    findings,
     heatmaps,
     sweep_results,
     sweeps,
@@ -61,7 +62,13 @@ def _curves(name: str, curves: Curves, about: str, *restricted_by: str) -> Artef
     )
 
 
-def _heat(name: str, heat: HeatMap, about: str, share: float) -> Artefact:
+def _heat(
+    name: str,
+    heat: HeatMap,
+    about: str,
+    share: float,
+    found: Callable[[Settings, Results], list[str]],
+) -> Artefact:
     return Artefact(
         name,
         about,
@@ -70,6 +77,7 @@ def _heat(name: str, heat: HeatMap, about: str, share: float) -> Artefact:
         partial(heatmaps.draw, heat),
         restricted_by=("places",),
         share=share,
+        findings=found,
     )
 
 
@@ -80,6 +88,32 @@ _FIGURE_3 = Artefact(
     _numbered("fig3", figure3.table),
     figure3.draw,
     restricted_by=(),
+    findings=findings.signs_of_one_class_stay_wrong,
+)
+_FIGURE_2 = replace(
+    _curves("fig2", FIGURE_2, "convergence, iid and non-iid", "places", "momentum"),
+    findings=findings.topk_suffers_least,
+)
+_FIGURE_4 = _heat(
+    "fig4",
+    FIGURE_4,
+    "accuracy against upload and download sparsity",
+    4 / 5,
+    findings.downloads_may_be_sparse,
+)
+_FIGURE_5 = _heat(
+    "fig5",
+    FIGURE_5,
+    "sparse minus ternary updates, by upload and download",
+    4 / 5,
+    findings.ternary_values_do,
+)
+_FIGURE_12 = _heat(
+    "fig12",
+    FIGURE_12,
+    "accuracy against sparsity and delay",
+    1 / 2,
+    findings.sparsity_beats_delay,
 )
 _TABLE4 = Artefact(
     "table4",
@@ -109,17 +143,17 @@ ARTEFACTS: dict[str, Artefact] = {
     for artefact in (
         _TABLE1,
         _TABLE4,
-        _curves("fig2", FIGURE_2, "convergence, iid and non-iid", "places", "momentum"),
+        _FIGURE_2,
         _FIGURE_3,
-        _heat("fig4", FIGURE_4, "accuracy against upload and download sparsity", 4 / 5),
-        _heat("fig5", FIGURE_5, "sparse minus ternary updates, by upload and download", 4 / 5),
+        _FIGURE_4,
+        _FIGURE_5,
         _sweep("fig6", CLASSES, "accuracy against classes for each client, 10/10 and 10/100"),
         _sweep("fig7", BATCH, "accuracy against batch size, 2 classes for each client and iid"),
         _sweep("fig8", PARTICIPATION, "accuracy against participation, 5/5 to 5/400 clients"),
         _sweep("fig9", BALANCE, "accuracy against balancedness, 5/200 clients"),
         _curves("fig10", FIGURE_10, "convergence in iterations and in uploaded bits"),
         _FIGURE_11,
-        _heat("fig12", FIGURE_12, "accuracy against sparsity and delay", 1 / 2),
+        _FIGURE_12,
         _sweep("fig13", CLASSES, "Figure 6 for all four tasks", EVERY_TASK),
         _sweep("fig14", PARTICIPATION, "Figure 8 for all four tasks", EVERY_TASK),
         _sweep("fig15", BATCH, "Figure 7 for all four tasks", EVERY_TASK),

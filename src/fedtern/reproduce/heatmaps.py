@@ -155,7 +155,7 @@ def draw(heat: HeatMap, settings: Settings, results: Results, figure: Any) -> No
     """A panel for each place, its numbers written in."""
     places = list(settings.choose_places(PLACES))
     (row_name, rows), (column_name, columns) = heat.rows, heat.columns
-    maps = {p: _numbers(heat, settings, results, p) for p in places}
+    maps = {p: numbers(heat, settings, results, p) for p in places}
     known = [n for grid in maps.values() for line in grid for n in line if math.isfinite(n)]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     colours = {"cmap": "viridis", "vmin": low, "vmax": max(high, low + 1e-9)}
@@ -181,7 +181,7 @@ def draw(heat: HeatMap, settings: Settings, results: Results, figure: Any) -> No
     head(figure, heat.title, settings.note)
 
 
-def _numbers(heat: HeatMap, settings: Settings, results: Results, place: str) -> list[list[float]]:
+def numbers(heat: HeatMap, settings: Settings, results: Results, place: str) -> list[list[float]]:
     """Per cent or points, with nan where nothing has been run."""
     missing = float("nan")
 

@@ -1,0 +1,79 @@
+"""What the paper says of single figures: held or not, with numbers, and only if all is there."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from fedtern.reproduce import ARTEFACTS, Results, Settings
+from reproduce.fakes import finish
+
+TASK = "logistic-mnist"
+
+
+def say(out, name, accuracy, **chosen):
+    """Pretend that every cell came to what ``accuracy`` says of it, and ask what that shows."""
+    artefact = ARTEFACTS[name]
+    settings = artefact.adjust(Settings(TASK, **chosen))
+    for cell in {cell.digest: cell for cell in artefact.cells(settings)}.values():
+        finish(out, cell, accuracy(cell))
+    return artefact.findings(settings, Results(out))
+
+
+def test_without_runs_nothing_is_said(tmp_path):
+    for name in ("fig2", "fig4", "fig5", "fig12"):
+        settings = ARTEFACTS[name].adjust(Settings(TASK))
+        assert ARTEFACTS[name].findings(settings, Results(tmp_path)) == []
+    assert ARTEFACTS["fig6"].findings(Settings(TASK), Results(tmp_path)) == []
+
+
+def test_who_suffers_least_from_non_iid_data(tmp_path):
+    def accuracy(cell, least="topk"):
+        fewer = 10 - cell.environment.classes_per_client
+        return 0.9 - fewer * (0.001 if cell.method["name"] == least else 0.02)
+
+    (line,) = say(tmp_path / "a", "fig2", accuracy)
+    assert line == (
+        "The paper: top-k suffers least from non-iid data. Held here: two classes and one class"
+        " cost signSGD δ=0.0002 16.0 and 18.0, FedAvg n=100 16.0 and 18.0 and top-k p=1/100 0.8 and"
+        " 0.9 points."
+    )
+    (line,) = say(tmp_path / "b", "fig2", lambda cell: accuracy(cell, "signsgd"))
+    assert "Did not hold here" in line
+
+
+@pytest.mark.parametrize(("cost", "verdict"), [(0.02, "Held"), (0.031, "Did not hold")])
+def test_what_sparse_downloads_cost(tmp_path, cost, verdict):
+    (line,) = say(tmp_path, "fig4", lambda cell: 0.9 - cost * (cell.method["p_down"] == 1 / 400))
+    assert line.endswith(f"{verdict} here: {100 * cost:.1f} at most.")
+
+
+@pytest.mark.parametrize(("cost", "verdict"), [(0.004, "Held"), (0.05, "Did not hold")])
+def test_what_ternary_values_cost(tmp_path, cost, verdict):
+    def accuracy(cell):
+        helped = cell.method["p_up"] == 1 / 25
+        return 0.9 - (cost if not helped else -0.001) * (cell.method["name"] == "stc")
+
+    (line,) = say(tmp_path, "fig5", accuracy)
+    worse = f"{verdict} here: {100 * cost:.1f} points worse at most, 0.1 better."
+    assert line.endswith(worse)
+
+
+def test_sparsity_against_delay_iid_and_not(tmp_path):
+    def accuracy(cell):
+        skewed = cell.environment.classes_per_client < 10
+        return 0.9 - 0.05 * skewed * (cell.method.get("local_steps", 1) > 1)
+
+    alike, better = say(tmp_path / "a", "fig12", accuracy)
+    assert "on iid data sparsity and delay do alike. Held here: STC is +0.0 (p = 1/5)" in alike
+    assert "comparable delay. Held here: STC is +5.0 (p = 1/5), +5.0 (p = 1/25) and" in better
+    (alone,) = say(tmp_path / "b", "fig12", lambda cell: 0.9, places=("non-iid",))
+    assert "Did not hold here: STC is +0.0" in alone
+
+
+def test_larger_batches_of_one_class_do_not_help(tmp_path):
+    settings = ARTEFACTS["fig3"].adjust(Settings("logistic-digits", quick=True))
+    (line,) = ARTEFACTS["fig3"].findings(settings, Results(tmp_path))
+    assert "on iid data, by" in line
