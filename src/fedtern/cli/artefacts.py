@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table as RichTable
 
 from fedtern.cli.consoles import console
@@ -117,6 +119,10 @@ def make(artefact: Artefact, settings: Settings, found: Results, directory: Path
     """Write what the runs amount to: the table, and pictures where they can be drawn."""
     directory.mkdir(parents=True, exist_ok=True)
     stem = directory / f"{artefact.name}-{settings.task}"
+    if artefact.prepare is not None:
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(artefact.name, total=1.0)
+            artefact.prepare(settings, found, lambda share: bar.update(task, completed=share))
     try:
         pictures = write_pictures(artefact, settings, found, stem)
     except MissingExtraError as error:

@@ -24,12 +24,16 @@ class Table:
     notes: Sequence[str] = ()
 
 
+Moved = Callable[[float], None]  # takes the share that is done
+
+
 @dataclass(frozen=True)
 class Artefact:
     """A table or figure: ``cells`` are the runs it needs, the rest is made of their results.
 
     ``draw`` gets an empty matplotlib figure to fill; None where there is nothing to draw.
-    ``findings`` says whether the runs show what the paper says of this figure alone.
+    ``findings`` says whether the runs show what the paper says of this figure alone. ``prepare``
+    measures what takes long and is no run; it says how much of it is done.
     ``restricted_by`` names the settings that may leave a part of it out. ``share`` is that of a
     task's iterations which the paper trains for here. ``task`` is what it is made for unless
     something else is said; only what is made for every task at once may be asked to be again.
@@ -44,6 +48,7 @@ class Artefact:
     share: float = 1.0
     task: str = Settings.task
     findings: Callable[[Settings, Results], list[str]] = lambda _settings, _results: []
+    prepare: Callable[[Settings, Results, Moved], object] | None = None
 
     def adjust(self, settings: Settings) -> Settings:
         """The settings as they hold for this artefact; those that cannot hold are refused."""

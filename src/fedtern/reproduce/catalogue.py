@@ -89,6 +89,7 @@ _FIGURE_3 = Artefact(
     figure3.draw,
     restricted_by=(),
     findings=findings.signs_of_one_class_stay_wrong,
+    prepare=figure3.measure,
 )
 _FIGURE_2 = replace(
     _curves("fig2", FIGURE_2, "convergence, iid and non-iid", "places", "momentum"),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedtern.data import Dataset
 from fedtern.experiments import Experiment
 from fedtern.files import write_whole
-from fedtern.reproduce.artefact import Table
+from fedtern.reproduce.artefact import Moved, Table
 from fedtern.reproduce.looks import head, tidy
 from fedtern.reproduce.paper import CONGRUENCE
 from fedtern.reproduce.results import Results
@@ -57,24 +57,32 @@ def cells(settings: Settings) -> list[Experiment]:
     return []
 
 
-def measure(settings: Settings, results: Results) -> list[Congruence]:
+def measure(
+    settings: Settings, results: Results, moved: Moved = lambda _share: None
+) -> list[Congruence]:
     """The congruence for each seed, kept beside the runs so that it is computed once."""
-    return [_measured(settings, results, seed) for seed in range(settings.seeds)]
+    found: list[Congruence] = []
+    seeds = settings.seeds
+    for seed in range(seeds):
+        found.append(_measured(settings, results, seed, lambda s: moved((len(found) + s) / seeds)))
+    return found
 
 
-def _measured(settings: Settings, results: Results, seed: int) -> Congruence:
+def _measured(settings: Settings, results: Results, seed: int, moved: Moved) -> Congruence:
     # Hidden, for everything else in there is the directory of a run.
     kept = results.out / f".congruence-{settings.task}-{seed}{'-quick' * settings.quick}.json"
     if kept.exists():
         return Congruence(**json.loads(kept.read_text()))
     dataset = get_task(settings.task).load(results.data_dir)
-    found = _measure(settings, dataset, 10 if settings.quick else 1, seed)
+    found = _measure(settings, dataset, 10 if settings.quick else 1, seed, moved)
     results.out.mkdir(parents=True, exist_ok=True)
     write_whole(kept, [json.dumps(vars(found)).encode()])
     return found
 
 
-def _measure(settings: Settings, dataset: Dataset, share: int, seed: int) -> Congruence:
+def _measure(
+    settings: Settings, dataset: Dataset, share: int, seed: int, moved: Moved
+) -> Congruence:
     task = get_task(settings.task)
     model, examples = FlatModel(task.build(seed)), Examples.train(dataset, None, task.transform)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(3,)))
@@ -87,6 +95,7 @@ def _measure(settings: Settings, dataset: Dataset, share: int, seed: int) -> Con
             number = max(min(BATCHES, EXAMPLES // size) // share, 1)
             found.sizes.append(size)
             found.batches.append(number)
+            moved(len(found.sizes) / (len(SIZES) + 1))
             for place, alpha in found.alpha.items():
                 same = np.zeros(whole.size)
                 for batch in _batches(place, size, number, dataset, rng):
