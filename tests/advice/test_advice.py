@@ -103,7 +103,7 @@ def test_where_rounds_are_slow_and_data_is_iid_there_are_fewer_of_them(situation
 
 
 def test_full_runs_further_off_are_gone_by_rather_than_short_ones():
-    short = [replace(found, task="cnn-kws", planned=3000) for found in SKEWED]
+    short = [replace(found, task="cnn-kws", own_iterations=3000) for found in SKEWED]
     near = Situation(classes=1, parameters=7850)
     full = [replace(found, parameters=100_000) for found in SKEWED]
     assert advise(near, short + full).scene.records == tuple(full)
@@ -131,12 +131,31 @@ def test_a_lesson_is_contradicted_only_by_runs_of_what_it_compares():
     assert not any("against lesson" in reason for reason in advise(situation, twice).reasons)
 
 
+def test_a_lesson_about_bytes_is_contradicted_by_bytes_only():
+    quick_rounds = Situation(parameters=785_000, up=1e6, down=1e8, latency=5)
+    advice = advise(quick_rounds, [replace(found, parameters=785_000) for found in IID])
+    assert advice.method["name"] == "fedavg"
+    assert min(advice.estimates, key=lambda e: e.up).record.method["name"] == "stc"
+    assert not any("lesson 4" in reason for reason in advice.reasons)
+    short = [replace(found, points=found.points[:2]) for found in IID]
+    turned = advise(quick_rounds, [replace(found, parameters=785_000) for found in short])
+    assert any("against lesson 4" in reason for reason in turned.reasons)
+
+
+def test_short_runs_nearby_are_better_than_full_ones_that_are_too_far():
+    short = [replace(found, own_iterations=3000) for found in SKEWED]
+    assert advise(Situation(classes=1, parameters=7850), short + IID).scene.records == tuple(short)
+
+
 def test_momentum_that_did_good_is_said_to_be_against_the_lesson():
     better = [*SKEWED, record(STC, [0.9, 0.9, 0.92], momentum=0.9, classes_per_client=1)]
     advice = advise(Situation(classes=1, parameters=7850, up=1e3), better)
     assert advice.momentum == 0.9
     assert any(reason.startswith("against lesson 6") for reason in advice.reasons)
     assert not any(reason.startswith("lesson 6") for reason in advice.reasons)
+    alone = [found for found in better if found.momentum or found.method is FEDAVG]
+    advice = advise(Situation(classes=1, parameters=7850, up=1e3), alone)
+    assert any("nothing was recorded without 0.9 of it" in reason for reason in advice.reasons)
 
 
 def test_runs_that_are_too_far_away_do_not_decide():
@@ -227,11 +246,12 @@ def test_records_survive_being_written():
     assert load(dump(IID))[0].points == IID[0].points
 
 
-def write_run(path, seed, accuracies, finished=True, method=STC):
+def write_run(path, seed, accuracies, finished=True, method=STC, iterations=300):
     path.mkdir()
     place = {"clients": 17, "participation": 1.0}
     config = {
-        "task": "logistic-mnist", "method": method, "environment": place, "iterations": 300,
+        "task": "logistic-mnist", "method": method, "environment": place,
+        "iterations": iterations,
         "learning_rate": 0.04, "momentum": 0.0, "weight_decay": 0.0, "seed": seed,
     }  # fmt: skip
     (path / "config.json").write_text(json.dumps({**config, "finished": finished}))
@@ -264,7 +284,7 @@ def test_curves_are_whole_and_only_those_measured_alike_are_averaged(tmp_path):
     (whole,) = collect([write_run(tmp_path / "a", 0, accuracies)], {"logistic-mnist": 5000})
     assert (len(whole.points), whole.best) == (60, 0.95)
     assert whole.reaching(0.95).iteration == 3800
-    assert (whole.iterations, whole.planned) == (300, 5000)
+    assert (whole.iterations, whole.own_iterations) == (300, 5000)
     again = write_run(tmp_path / "b", 0, accuracies)
     (twice,) = collect([again, again])
     assert twice.seeds == 1
@@ -297,8 +317,8 @@ def test_the_command_refuses_in_a_sentence():
 
 
 def test_runs_of_ones_own_count(tmp_path):
-    write_run(tmp_path / "a", 0, [0.5, 0.8, 0.9])
-    write_run(tmp_path / "b", 0, [0.1, 0.2, 0.95], method=FEDAVG)
+    write_run(tmp_path / "a", 0, [0.5, 0.8, 0.9], iterations=5000)
+    write_run(tmp_path / "b", 0, [0.1, 0.2, 0.95], method=FEDAVG, iterations=5000)
     write_run(tmp_path / "c", 1, [0.1], finished=False)
     own = [option for name in "abc" for option in ("--runs", str(tmp_path / name))]
     ours = ["advise", "--clients", "17", "--participation", "1", "--parameters", "7850", "--json"]
@@ -308,6 +328,11 @@ def test_runs_of_ones_own_count(tmp_path):
     assert found["recorded_in"].startswith("logistic-mnist, 17 of 17 clients")
     assert {row["best_accuracy"] for row in found["estimates"]} == {0.9, 0.95}
     assert out.stderr == f"fedtern: {tmp_path / 'c'} is not finished and does not count\n"
+    for name, method in (("d", STC), ("e", FEDAVG)):  # a handful of iterations
+        write_run(tmp_path / name, 0, [0.5], method=method)
+    brief = [option for name in "de" for option in ("--runs", str(tmp_path / name))]
+    short = CliRunner().invoke(app, [*ours, *brief])
+    assert "other runs are nearer or tell more" in short.stderr
     alone = CliRunner().invoke(app, [*ours, "--runs", str(tmp_path / "a")])
     assert "the answer is not from --runs" in alone.stderr
     assert not json.loads(alone.stdout)["recorded_in"].startswith("logistic-mnist, 17 of 17")

@@ -112,6 +112,7 @@ def test_a_picture_says_for_how_long_was_trained_and_what_its_lines_are(tmp_path
     short = headline("cnn-kws", iterations=2000, momentum=(0.0,))
     assert "2,000 of 10,000 iterations" in short
     assert "dashed" not in short
+    assert "(dashed: momentum 0.5)" in headline("cnn-kws", momentum=(0.0, 0.5))
     assert "2,000 of 20,000 and 2,000 of 5,000 iterations" in headline("all", iterations=2000)
 
 

@@ -26,7 +26,6 @@ def test_without_runs_nothing_is_said(tmp_path):
     for name in ("fig2", "fig4", "fig5", "fig12"):
         settings = ARTEFACTS[name].adjust(Settings(TASK))
         assert ARTEFACTS[name].findings(settings, Results(tmp_path)) == []
-    assert ARTEFACTS["fig6"].findings(Settings(TASK), Results(tmp_path)) == []
 
 
 def test_who_suffers_least_from_non_iid_data(tmp_path):
@@ -40,6 +39,8 @@ def test_who_suffers_least_from_non_iid_data(tmp_path):
         " cost signSGD δ=0.0002 16.0 and 18.0, FedAvg n=100 16.0 and 18.0 and top-k p=1/100 0.8 and"
         " 0.9 points."
     )
+    part = ARTEFACTS["fig2"].adjust(Settings(TASK, places=("iid",)))
+    assert ARTEFACTS["fig2"].findings(part, Results(tmp_path / "a")) == []
     (line,) = say(tmp_path / "b", "fig2", lambda cell: accuracy(cell, "signsgd"))
     assert "Did not hold here" in line
 
@@ -76,4 +77,4 @@ def test_sparsity_against_delay_iid_and_not(tmp_path):
 def test_larger_batches_of_one_class_do_not_help(tmp_path):
     settings = ARTEFACTS["fig3"].adjust(Settings("logistic-digits", quick=True))
     (line,) = ARTEFACTS["fig3"].findings(settings, Results(tmp_path))
-    assert "on iid data, by" in line
+    assert "batches of one class. Held here: up to batches of 100 by 0." in line

@@ -119,7 +119,7 @@ def test_signs_agree_with_growing_batches_unless_each_is_of_one_class(tmp_path):
     settings, told = Settings("logistic-digits", quick=True), []
     (found,) = figure3.measure(settings, Results(tmp_path), told.append)
     assert sorted(told) == told
-    assert 0 < told[0] < told[-1] < 1
+    assert 0 < told[0] < told[-1] <= 1
     assert found.sizes == [1, 2, 5, 10, 20, 50, 100]
     assert found.batches[0] == 40
     iid, skewed = found.alpha[IID], found.alpha[NON_IID]

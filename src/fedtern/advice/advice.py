@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedtern.advice.estimates import Estimate, Scene, estimate, nearest, shown
+from fedtern.advice.estimates import FAR, Estimate, Scene, estimate, nearest, shown
 from fedtern.advice.lessons import COMPARED, Lesson, applying, sending_dominates
 from fedtern.advice.records import Record
 from fedtern.advice.situation import Situation
 from fedtern.methods import METHODS
 from fedtern.report.words import fraction, listed, method_label
-
-FAR = 1.0  # from here on the recorded runs say little about a situation
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def advise(situation: Situation, records: Sequence[Record]) -> Advice:
     reasons = [
         f"{method_label(method)}: the quickest way to {100 * chosen.target:.1f} % in the nearest"
         f" recorded runs ({scene.name})",
-        *_about_method(method["name"], found, lessons),
+        *_about_method(chosen, found, lessons),
         *_about_momentum(chosen, found, lessons),
         *_about_others(found),
     ]
@@ -119,16 +117,27 @@ def _only_sparse(method: Mapping[str, Any]) -> bool:
     return bool(method["name"] == "stc" and method.get("local_steps", 1) == 1)
 
 
-def _about_method(name: str, found: Sequence[Estimate], lessons: Sequence[Lesson]) -> list[str]:
+def _about_method(
+    chosen: Estimate, found: Sequence[Estimate], lessons: Sequence[Lesson]
+) -> list[str]:
     """The lessons that agree, and those that the runs contradict: they compare STC and FedAvg."""
+    name = chosen.record.method["name"]
     said = [lesson for lesson in lessons if lesson.speaks_for in COMPARED]
-    beaten = {e.record.method["name"] for e in found} - {name} if name in COMPARED else set()
     agreeing = [f"lesson {m.number}: {m.advice}" for m in said if m.speaks_for == name]
-    return agreeing + [_against(m) for m in said if m.speaks_for in beaten]
+    against = [m for m in said if m.speaks_for != name and _contradicts(chosen, m, found)]
+    return agreeing + [_against(m, "here the recorded runs say otherwise") for m in against]
 
 
-def _against(lesson: Lesson) -> str:
-    return f"against lesson {lesson.number} ({lesson.advice}): here the recorded runs say otherwise"
+def _contradicts(chosen: Estimate, lesson: Lesson, found: Sequence[Estimate]) -> bool:
+    """Whether a choice, which was the quickest, speaks against a lesson for another method."""
+    rivals = [e for e in found if e.record.method["name"] == lesson.speaks_for]
+    if lesson.in_bytes:
+        rivals = [e for e in rivals if not e.reached or e.up > chosen.up]
+    return bool(rivals) and chosen.record.method["name"] in COMPARED
+
+
+def _against(lesson: Lesson, why: str) -> str:
+    return f"against lesson {lesson.number} ({lesson.advice}): {why}"
 
 
 def _about_momentum(
@@ -143,10 +152,11 @@ def _about_momentum(
     lesson = next((lesson for lesson in lessons if lesson.speaks_for == "no momentum"), None)
     said = [f"lesson {lesson.number}: {lesson.advice}"] if lesson else []
     if not twins:
-        as_run = f"momentum {record.momentum:g}: as in the recorded run"
-        return [as_run] if record.momentum or not said else said
+        if lesson and record.momentum:
+            return [_against(lesson, f"nothing was recorded without {record.momentum:g} of it")]
+        return said or [f"momentum {record.momentum:g}: as in the recorded run"]
     if lesson and record.momentum:
-        said = [_against(lesson)]
+        said = [_against(lesson, "with it the recorded runs got there sooner")]
     other = twins[0]
     measured = (
         f"momentum {record.momentum:g}: at best {100 * record.best:.1f} % there,"

@@ -14,6 +14,7 @@ from fedtern.environment import Environment
 from fedtern.layout import Layout
 from fedtern.methods import make_method
 
+FAR = 1.0  # from here on the recorded runs say little about a situation
 _AROUND = 32  # bytes of a message, at most, that do not grow with the model: see docs/format.md
 
 
@@ -41,20 +42,20 @@ class Scene:
         return (
             f"{first.task}, {e.cohort_size} of {e.clients} clients, {classes},"
             f" batches of {e.batch_size}, {first.iterations:,}"
-            f"{f' of {first.planned:,}' * self.short} iterations"
+            f"{f' of {first.own_iterations:,}' * self.short} iterations"
         )
 
     @property
     def short(self) -> bool:
         """Whether the runs ended before the task would have them end."""
-        return self.records[0].iterations < self.records[0].planned
+        return self.records[0].iterations < self.records[0].own_iterations
 
     @property
     def doubt(self) -> float:
         """How much less it can tell than full runs of both methods that the lessons compare."""
         first, names = self.records[0], {record.method["name"] for record in self.records}
         absent = len(COMPARED - names)
-        return 0.5 * absent + (0.7 * math.log(first.planned / first.iterations) * self.short)
+        return 0.5 * absent + (0.7 * math.log(first.own_iterations / first.iterations) * self.short)
 
     def distance(self, situation: Situation) -> float:
         """How unlike a situation it is: 0 is the same, 1 is a factor of e in what matters most."""
@@ -94,10 +95,13 @@ def scenes(records: Iterable[Record]) -> list[Scene]:
 def nearest(situation: Situation, records: Iterable[Record]) -> Scene | None:
     """The scene most like a situation, among those with a method and something to compare it to."""
     several = [s for s in scenes(records) if len({r.method["name"] for r in s.records}) > 1]
-    # Of equally good ones that with the most to choose from.
-    return min(
-        several, key=lambda s: (s.distance(situation) + s.doubt, -len(s.records)), default=None
-    )
+
+    def worse(scene: Scene) -> tuple[bool, float, int]:
+        distance = scene.distance(situation)
+        # Of equally good ones that with the most to choose from.
+        return distance > FAR, distance + scene.doubt, -len(scene.records)
+
+    return min(several, key=worse, default=None)
 
 
 def estimate(situation: Situation, scene: Scene) -> list[Estimate]:

@@ -19,6 +19,7 @@ class Lesson:
     advice: str
     applies: Callable[[Situation], bool]
     speaks_for: str  # a method, or what to do about momentum
+    in_bytes: bool = False  # what it counts is what is sent, not time
 
 
 def sending_dominates(situation: Situation) -> bool:
@@ -51,6 +52,7 @@ LESSONS = (
         " recorded runs: of those sent up)",
         sending_dominates,
         "stc",
+        in_bytes=True,
     ),
     Lesson(
         5,

@@ -33,7 +33,7 @@ class Record:
     momentum: float
     environment: Environment
     iterations: int
-    planned: int  # iterations that the task has: a run may have been cut short
+    own_iterations: int  # iterations that the task has: a run may have been cut short
     seeds: int
     points: tuple[Point, ...]
 
@@ -52,10 +52,10 @@ def is_finished(run: Run) -> bool:
     return bool(run.config.get("finished") and run.evaluations)
 
 
-def collect(runs: Iterable[Run], planned: Mapping[str, int] | None = None) -> list[Record]:
+def collect(runs: Iterable[Run], tasks: Mapping[str, int] | None = None) -> list[Record]:
     """Finished runs as records, those that differ by their seed only as one.
 
-    ``planned`` are the iterations that tasks have; runs of others are as long as they should be.
+    ``tasks`` has the iterations of each task; runs of others are as long as they should be.
     """
     cells: dict[str, dict[int, Run]] = {}
     for run in runs:
@@ -64,10 +64,10 @@ def collect(runs: Iterable[Run], planned: Mapping[str, int] | None = None) -> li
             told = {key: run.config.get(key) for key in (*EXPERIMENT, "evaluate_every")}
             seeds = cells.setdefault(json.dumps(told, sort_keys=True), {})
             seeds[run.config.get("seed", 0)] = run
-    return [_record(list(cells[name].values()), planned or {}) for name in sorted(cells)]
+    return [_record(list(cells[name].values()), tasks or {}) for name in sorted(cells)]
 
 
-def _record(runs: list[Run], planned: Mapping[str, int]) -> Record:
+def _record(runs: list[Run], tasks: Mapping[str, int]) -> Record:
     config = runs[0].config
     curves = [[_point(evaluation) for evaluation in run.evaluations] for run in runs]
     last = runs[0].evaluations[-1]
@@ -79,7 +79,7 @@ def _record(runs: list[Run], planned: Mapping[str, int]) -> Record:
         float(config["momentum"]),
         Environment(**config["environment"]),
         iterations,
-        planned.get(task, iterations),
+        tasks.get(task, iterations),
         len(runs),
         tuple(_mean(points) for points in zip(*curves, strict=False)),
     )

@@ -54,8 +54,9 @@ def advise(
             within=within / 100,
         )
         own = [load_run(path) for path in runs or []]
-        counted = collect(own)
-        advice = ask(situation, load() + counted)
+        records = load()
+        counted = collect(own, {record.task: record.own_iterations for record in records})
+        advice = ask(situation, records + counted)
     _say_what_did_not_count(own, counted, advice)
     if as_json:
         typer.echo(json.dumps(_plain(advice)))
@@ -72,8 +73,9 @@ def _say_what_did_not_count(own: list[Run], counted: list[Record], advice: Advic
     if counted and not any(record in used for record in counted):
         where = advice.scene.name if advice.scene else "none"
         typer.echo(
-            f"fedtern: the answer is not from --runs: other runs are nearer ({where}), or there is"
-            " nothing to compare yours with: it takes two methods in the same environment",
+            f"fedtern: the answer is not from --runs: other runs are nearer or tell more ({where}),"
+            " or there is nothing to compare yours with: it takes two methods in the same"
+            " environment, best STC and FedAvg",
             err=True,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,7 +121,8 @@ def make(artefact: Artefact, settings: Settings, found: Results, directory: Path
     directory.mkdir(parents=True, exist_ok=True)
     stem = directory / f"{artefact.name}-{settings.task}"
     if artefact.prepare is not None:
-        with Progress(console=Console(stderr=True), transient=True) as bar:
+        quiet = not sys.stderr.isatty()
+        with Progress(console=Console(stderr=True), transient=True, disable=quiet) as bar:
             task = bar.add_task(artefact.name, total=1.0)
             artefact.prepare(settings, found, lambda share: bar.update(task, completed=share))
     try:

@@ -52,7 +52,7 @@ class Artefact:
 
     def adjust(self, settings: Settings) -> Settings:
         """The settings as they hold for this artefact; those that cannot hold are refused."""
-        for name in ("methods", "values", "places", "momentum"):
+        for name in OPTIONS:
             if getattr(settings, name) and name not in self.restricted_by:
                 raise ValueError(
                     f"{self.name} cannot be restricted by {OPTIONS[name]}, only by"

@@ -11,7 +11,7 @@ from fedtern.environment import Environment
 from fedtern.reproduce.comparisons import Scenes, Where, anywhere, non_iid, small_batches
 from fedtern.reproduce.margins import Comparison, judged, noise_of
 from fedtern.reproduce.scenes import METHODS, Scene, in_seeds
-from fedtern.reproduce.scores import points
+from fedtern.reproduce.scores import points, spread
 
 Gentler = Callable[[Environment], Environment]
 
@@ -59,9 +59,13 @@ def hardly_falls(gentler: Mapping[str, Gentler], scenes: Scenes) -> Iterator[Com
     for hard, easy, what in _pairs(gentler, anywhere, scenes):
         for name in METHODS:
             if falls := list(_falls(easy, hard, name).values()):
-                margins = [SLIGHT - abs(found.depth) for found in falls]
+                depths = [found.depth for found in falls]
+                margin = SLIGHT - abs(fmean(depths))
                 title, most = f"{what} hardly matters to {name}", f"{100 * SLIGHT:g} points"
-                yield judged(hard, title, _words(falls), most, margins, _noise(hard, falls))
+                shown, noise = _words(falls), _noise(hard, falls)
+                yield Comparison(
+                    hard, title, shown, most, margin, margin > 0, spread(depths), noise
+                )
 
 
 def _pairs(

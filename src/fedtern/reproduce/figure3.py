@@ -95,7 +95,6 @@ def _measure(
             number = max(min(BATCHES, EXAMPLES // size) // share, 1)
             found.sizes.append(size)
             found.batches.append(number)
-            moved(len(found.sizes) / (len(SIZES) + 1))
             for place, alpha in found.alpha.items():
                 same = np.zeros(whole.size)
                 for batch in _batches(place, size, number, dataset, rng):
@@ -105,6 +104,7 @@ def _measure(
                 alpha.append(float(congruence.mean()))
                 if size == 1:
                     found.bins[place] = np.histogram(congruence, BINS, (0, 1))[0].tolist()
+            moved(len(found.sizes) / len(SIZES))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -12,14 +12,14 @@ from fedtern.environment import Environment
 from fedtern.experiments import Experiment
 from fedtern.experiments.methods import complete, parse_method
 from fedtern.report.words import digits, method_label
+from fedtern.reproduce import sweeps
 from fedtern.reproduce.scores import percent
 from fedtern.reproduce.table4 import goal, reached
 from fedtern.training.tasks import TASKS
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
-    "STC": complete(parse_method("stc")),
-    "FedAvg": complete(parse_method("fedavg:local_steps=400")),
-    "signSGD": complete(parse_method("signsgd")),
+    name: complete(parse_method(text))
+    for name, text in zip(("STC", "FedAvg", "signSGD"), sweeps.METHODS, strict=True)
 }
 """The three methods of the paper's comparisons."""
 
@@ -60,14 +60,14 @@ class Key(NamedTuple):
     weight_decay: float
 
     @property
-    def planned(self) -> int:
+    def own_iterations(self) -> int:
         """The iterations that the task has; for a task of one's own, those of the run."""
         return TASKS[self.task].iterations if self.task in TASKS else self.iterations
 
     @property
     def short(self) -> bool:
         """Whether runs ended before the task would have them end."""
-        return self.iterations < self.planned
+        return self.iterations < self.own_iterations
 
 
 class Standing(NamedTuple):
@@ -122,12 +122,11 @@ class Scene:
 
     def standing(self, method: Mapping[str, Any], momentum: float) -> Standing | None:
         """How a method did with a momentum."""
-        best: dict[int, float] = {}
-        for cell, rounds in self.runs:
-            if cell.method == method and cell.momentum == momentum:
-                # A seed may be there twice, evaluated more and less often.
-                highest = max(r.accuracy for r in rounds)
-                best[cell.seed] = max(highest, best.get(cell.seed, 0.0))
+        best = {
+            cell.seed: max(r.accuracy for r in rounds)
+            for cell, rounds in self.runs
+            if cell.method == method and cell.momentum == momentum
+        }
         return Standing(best, momentum) if best else None
 
     def better(self, method: Mapping[str, Any]) -> Standing | None:
@@ -174,8 +173,12 @@ class Scene:
 
 def gather(recorded: Iterable[tuple[Experiment, list[Round]]]) -> dict[Key, Scene]:
     """Finished runs by their scenes; at other learning rates than the task's they are no part."""
+    # What was run twice, and tested more and less often, is there once.
+    once: dict[str, tuple[Experiment, list[Round]]] = {}
+    for cell, rounds in sorted(recorded, key=lambda run: len(run[1])):
+        once[replace(cell, evaluate_every=1).digest] = cell, rounds
     scenes: dict[Key, Scene] = {}
-    for cell, rounds in recorded:
+    for cell, rounds in once.values():
         own = TASKS.get(cell.task)
         rates = cell.learning_rate, cell.weight_decay
         if own is not None and rates != (own.learning_rate, own.weight_decay):

@@ -32,7 +32,7 @@ def verdicts(results: Results, cells: Sequence[Experiment]) -> list[str]:
     asked = [(claim, claim.comparisons(scenes)) for claim in CLAIMS]
     return [
         f"{claim.name} ({claim.statement}): {verdict(found)}, in"
-        f" {_count(found)} comparisons{_cut_short(found)}{_close(found)}."
+        f" {_count(found)} comparisons{_close(found)}."
         for claim, found in asked
         if found
     ]
@@ -40,11 +40,6 @@ def verdicts(results: Results, cells: Sequence[Experiment]) -> list[str]:
 
 def _count(found: Sequence[Comparison]) -> str:
     return f"{sum(c.holds for c in found)} of {len(found)}"
-
-
-def _cut_short(found: Sequence[Comparison]) -> str:
-    """What a verdict by short runs has to say for itself."""
-    return " of runs cut short" if any(c.scene.key.short for c in found) else ""
 
 
 def _close(found: Sequence[Comparison]) -> str:
@@ -97,7 +92,7 @@ def _values(claim: Claim, found: Comparison) -> dict[str, Any]:
         "task": key.task,
         "environment": found.scene.words,
         "iterations": key.iterations,
-        "task_iterations": key.planned,
+        "task_iterations": key.own_iterations,
         "what": found.what,
         "ours": found.ours,
         "other": found.other,
@@ -113,7 +108,7 @@ def _shown(claim: Claim, found: Comparison) -> dict[str, str]:
         "claim": claim.name,
         "task": key.task,
         "environment": found.scene.words,
-        "iterations": f"{key.iterations:,}" + f" of {key.planned:,}" * key.short,
+        "iterations": f"{key.iterations:,}" + f" of {key.own_iterations:,}" * key.short,
         "what": found.what,
         "first": found.ours,
         "second": found.other,

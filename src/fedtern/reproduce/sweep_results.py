@@ -85,7 +85,8 @@ def draw(sweep: Sweep, settings: Settings, results: Results, figure: Any) -> Non
         axes.set_xlabel(sweep.axis)
     seeds = f"{settings.seeds} seeds" if settings.seeds > 1 else "seed 0"
     points = [(each, point) for each in tasks for point in sweep.points(each)]
-    dashed = " (dashed: momentum 0.9)" * any(point.momentum for _, point in points)
+    momenta = sorted({f"{point.momentum:g}" for _, point in points if point.momentum})
+    dashed = f" (dashed: momentum {listed(momenta)})" * bool(momenta)
     head(figure, _title(sweep, settings), f"{_lengths(tasks)}, {seeds}{dashed}")
     some = any(printed(sweep, each, point) is not None for each, point in points)
     # Columns that hold both momenta of a method, and the paper's stars in one of their own.
