@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -20,17 +20,22 @@ def rows(name):
 
 
 def test_the_scoreboard_has_every_claim_as_it_was_counted():
-    found, held = Counter(), Counter()
+    found, held, shorter = Counter(), Counter(), defaultdict(list)
     for row in rows("claims.csv"):
-        claim = row["claim"], row["statement"]
+        claim, holds = (row["claim"], row["statement"]), row["holds"] == "True"
+        if int(row["iterations"]) < int(row["task_iterations"]):
+            shorter[claim].append(holds)
+            continue
         found[claim] += 1
-        held[claim] += row["holds"] == "True"
-    assert len(found) >= 13
-    text = (PAGES / "index.md").read_text()
+        held[claim] += holds
+    assert len(found) >= 16
+    lines = (PAGES / "index.md").read_text().splitlines()
     for (claim, statement), number in found.items():
-        count = held[claim, statement]
+        count, short = held[claim, statement], shorter[claim, statement]
         verdict = "held" if count == number else "held in part" if count else "did not hold here"
-        assert f"| {claim} | {statement} | **{verdict}**, {count} of {number}" in text
+        start = f"| {claim} | {statement} | **{verdict}**, {count} of {number}"
+        (line,) = [line for line in lines if line.startswith(start)]
+        assert (f"shorter: {sum(short)} of {len(short)})" in line) == bool(short)
 
 
 @pytest.mark.parametrize(
