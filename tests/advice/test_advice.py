@@ -137,6 +137,9 @@ def test_a_lesson_about_bytes_is_contradicted_by_bytes_only():
     assert advice.method["name"] == "fedavg"
     assert min(advice.estimates, key=lambda e: e.up).record.method["name"] == "stc"
     assert not any("lesson 4" in reason for reason in advice.reasons)
+    failed = record({**STC, "p_up": 1 / 25, "p_down": 1 / 25}, [0.1, 0.1, 0.1])
+    more = [replace(found, parameters=785_000) for found in (*IID, failed)]
+    assert not any("lesson 4" in reason for reason in advise(quick_rounds, more).reasons)
     short = [replace(found, points=found.points[:2]) for found in IID]
     turned = advise(quick_rounds, [replace(found, parameters=785_000) for found in short])
     assert any("against lesson 4" in reason for reason in turned.reasons)

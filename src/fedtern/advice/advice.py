@@ -131,9 +131,9 @@ def _about_method(
 def _contradicts(chosen: Estimate, lesson: Lesson, found: Sequence[Estimate]) -> bool:
     """Whether a choice, which was the quickest, speaks against a lesson for another method."""
     rivals = [e for e in found if e.record.method["name"] == lesson.speaks_for]
-    if lesson.in_bytes:
-        rivals = [e for e in rivals if not e.reached or e.up > chosen.up]
-    return bool(rivals) and chosen.record.method["name"] in COMPARED
+    if not rivals or chosen.record.method["name"] not in COMPARED:
+        return False
+    return not (lesson.in_bytes and any(e.reached and e.up <= chosen.up for e in rivals))
 
 
 def _against(lesson: Lesson, why: str) -> str:
