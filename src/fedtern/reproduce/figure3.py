@@ -143,7 +143,7 @@ def table(settings: Settings, results: Results) -> Table:
     """α(k) for every batch size, and what the paper prints of it."""
     found = measure(settings, results)
     printed = CONGRUENCE if settings.task == "logistic-mnist" else None
-    columns = (found[0].sizes, found[0].batches, _alphas(found, IID), _alphas(found, NON_IID))
+    columns = (found[0].sizes, found[0].batches, alphas(found, IID), alphas(found, NON_IID))
     rows = list(zip(*columns, strict=True))
     values: list[dict[str, Any]] = [
         {
@@ -186,7 +186,7 @@ def table(settings: Settings, results: Results) -> Table:
     return Table("Congruence of gradient signs", values, shown, NOTES)
 
 
-def _alphas(found: Sequence[Congruence], place: str) -> list[list[float]]:
+def alphas(found: Sequence[Congruence], place: str) -> list[list[float]]:
     """For every batch size what the seeds came to."""
     return [list(seeds) for seeds in zip(*(one.alpha[place] for one in found), strict=True)]
 
@@ -211,15 +211,15 @@ def draw(settings: Settings, results: Results, figure: Any) -> None:
     edges = np.linspace(0, 1, BINS + 1)
     share = _shares(found, IID)
     left.bar(edges[:-1], 100 * share, 1 / BINS, align="edge", color="#0072B2", alpha=0.8)
-    first = mean(_alphas(found, IID)[0])
+    first = mean(alphas(found, IID)[0])
     left.axvline(first, color="black", linestyle="--", label=f"mean α(1) = {first:.2f}")
     left.set(xlabel="α_w(1), iid batches", ylabel="parameters in %")
     looks = {IID: ("#0072B2", "o", "iid"), NON_IID: ("#D55E00", "s", "one class in each batch")}
     for place, (colour, marker, label) in looks.items():
-        alphas = _alphas(found, place)
-        deviations = [spread(seeds) or 0 for seeds in alphas]
+        each = alphas(found, place)
+        deviations = [spread(seeds) or 0 for seeds in each]
         right.errorbar(
-            sizes, [*map(mean, alphas)], deviations,
+            sizes, [*map(mean, each)], deviations,
             color=colour, marker=marker, capsize=2, label=label,
         )  # fmt: skip
     right.set(xscale="log", xlabel="batch size k", ylabel="α(k)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 
 from fedtern.report.words import listed
 from fedtern.reproduce import figure3
@@ -10,7 +11,7 @@ from fedtern.reproduce.convergence import FIGURE_2
 from fedtern.reproduce.falls import SLIGHT
 from fedtern.reproduce.heatmaps import FIGURE_4, FIGURE_5, FIGURE_12, PLACES, HeatMap, numbers
 from fedtern.reproduce.results import Results
-from fedtern.reproduce.scores import Score, mean
+from fedtern.reproduce.scores import Score
 from fedtern.reproduce.settings import Settings
 from fedtern.reproduce.verdicts import IID, NON_IID
 
@@ -49,8 +50,7 @@ def signs_of_one_class_stay_wrong(settings: Settings, results: Results) -> list[
     """Figure 3: larger batches help where they are iid."""
     found = figure3.measure(settings, results)
     iid, skewed = (
-        [mean(seeds) or 0.0 for seeds in zip(*(one.alpha[place] for one in found), strict=True)]
-        for place in (IID, NON_IID)
+        [fmean(seeds) for seeds in figure3.alphas(found, place)] for place in (IID, NON_IID)
     )
     last, gain, other = found[0].sizes[-1], iid[-1] - iid[0], skewed[-1] - skewed[0]
     said = f"up to batches of {last} by {gain:.2f} on iid data, by {other:.2f} on one class"
