@@ -10,6 +10,9 @@ import pytest
 
 from fedtern.advice import load
 from fedtern.advice.estimates import scenes
+from fedtern.reproduce.judgements import read_judgements
+from fedtern.reproduce.outputs import write_claims
+from fedtern.reproduce.scoreboard import check
 
 PAGES = Path(__file__).parent.parent / "docs" / "results"
 
@@ -36,6 +39,14 @@ def test_the_scoreboard_has_every_claim_as_it_was_counted():
         start = f"| {claim} | {statement} | **{verdict}**, {count} of {number}"
         (line,) = [line for line in lines if line.startswith(start)]
         assert (f"shorter: {sum(short)} of {len(short)})" in line) == bool(short)
+
+
+def test_the_page_of_claims_is_made_of_its_rows(tmp_path):
+    write_claims(*check(read_judgements(PAGES / "claims.csv")), tmp_path, lead="")
+    page, made = ((path / "claims.md").read_text() for path in (PAGES, tmp_path))
+    start = "| claim | statement |"
+    assert page[page.index(start) :] == made[made.index(start) :]
+    assert (tmp_path / "claims.csv").read_bytes() == (PAGES / "claims.csv").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from fedtern.advice import LESSONS, Point, Record, Situation, advise, collect, dump, load
+from fedtern.advice import LESSONS, Point, Record, Situation, advise, collect, dump, load, merge
 from fedtern.analytic import bits
 from fedtern.cli.app import app
 from fedtern.environment import Environment
@@ -247,6 +247,17 @@ def test_what_cannot_be_is_refused_by_name(wrong):
 def test_records_survive_being_written():
     assert load(dump(IID)) == load(dump(load(dump(IID))))
     assert load(dump(IID))[0].points == IID[0].points
+    assert dump(reversed(IID)) == dump(IID)
+
+
+def test_records_are_added_to_those_there_are_and_replace_their_own():
+    first, second, *rest = IID
+    longer = replace(first, points=(*first.points, Point(10_000, 0.99, 1, 1)))
+    merged = merge([first, second], [longer, *rest])
+    assert len(merged) == len(IID)
+    assert {first.method["name"], second.method["name"]} <= {r.method["name"] for r in merged}
+    assert longer in merged
+    assert first not in merged
 
 
 def write_run(path, seed, accuracies, finished=True, method=STC, iterations=300):

@@ -16,19 +16,19 @@ from fedtern.cli import app
 from fedtern.errors import StoreError
 from fedtern.experiments import Experiment
 from fedtern.reproduce import Results
-from fedtern.reproduce.scoreboard import check, verdicts
+from fedtern.reproduce.scoreboard import check, judge, verdicts
 from reproduce.fakes import finish, read_csv
 
 TASK = "logistic-mnist"
 SKEWED = Environment(classes_per_client=2)
 
 
-def cell(method, environment=None, momentum=0.0, seed=0, **others):
-    return Experiment.of(TASK, method, environment, momentum=momentum, seed=seed, **others)
+def cell(method, environment=None, momentum=0.0, seed=0, task=TASK, **others):
+    return Experiment.of(task, method, environment, momentum=momentum, seed=seed, **others)
 
 
 def summary(out):
-    made, details = check(Results(out).recorded())
+    made, details = check(judge(Results(out).recorded()))
     return {row["statement"]: row for row in made.values}, details.values
 
 
@@ -93,7 +93,7 @@ def test_what_seeds_disagree_about_is_called_close(tmp_path):
         finish(tmp_path, cell("stc", SKEWED, seed=seed), ours)
         finish(tmp_path, cell("fedavg", SKEWED, seed=seed), clear)
         finish(tmp_path, cell("signsgd", SKEWED, seed=seed), unclear)
-    made, details = check(Results(tmp_path).recorded())
+    made, details = check(judge(Results(tmp_path).recorded()))
     assert {row["statement"]: row["close"] for row in made.values if row["comparisons"]} == {
         "non-iid data: STC above FedAvg": 0,
         "every environment: STC above FedAvg": 0,
@@ -135,7 +135,7 @@ def test_what_two_tests_on_so_many_examples_differ_by_tells_nothing_even_of_one_
     finish(tmp_path, cell("stc", SKEWED), 0.904)
     finish(tmp_path, cell("fedavg", SKEWED), 0.9)
     finish(tmp_path, cell("signsgd", SKEWED), 0.899)
-    _, details = check(Results(tmp_path).recorded())
+    _, details = check(judge(Results(tmp_path).recorded()))
     seen = {row["what"]: row["verdict"] for row in details.shown}
     assert seen["STC above FedAvg"] == "holds, close"  # by 0.4 points, 0.42 being a standard error
     assert seen["STC above signSGD"] == "holds"
@@ -145,7 +145,7 @@ def test_what_a_hardship_costs_is_made_of_four_tests(tmp_path):
     for method, accuracies in (("stc", (0.9, 0.9)), ("fedavg", (0.9, 0.8945))):
         for place, accuracy in zip((Environment(), SKEWED), accuracies, strict=True):
             finish(tmp_path, cell(method, place), accuracy)
-    _, details = check(Results(tmp_path).recorded())
+    _, details = check(judge(Results(tmp_path).recorded()))
     seen = {(row["claim"], row["environment"]): row["verdict"] for row in details.shown}
     skewed = "10/100 clients, 2 classes, batch 20"
     assert seen["Lesson 1", skewed] == "holds"  # by 0.55 points
@@ -175,7 +175,7 @@ def test_short_runs_are_counted_apart_and_decide_nothing(tmp_path):
     finish(tmp_path, cell("stc", elsewhere, iterations=500), 0.6)
     finish(tmp_path, cell("fedavg", elsewhere, iterations=500), 0.5)
     finish(tmp_path, cell("signsgd", elsewhere, iterations=500), 0.5)
-    made, _ = check(Results(tmp_path).recorded())
+    made, _ = check(judge(Results(tmp_path).recorded()))
     rows = {row["statement"]: row for row in made.shown}
     lesson, signs = rows["non-iid data: STC above FedAvg"], rows["non-iid data: STC above signSGD"]
     assert (lesson["verdict"], lesson["holds in"]) == ("did not hold here", "0 of 1")
@@ -216,7 +216,7 @@ def test_what_unbalanced_data_costs_is_the_mean_over_seeds(tmp_path):
     for seed, change in enumerate((0.03, -0.03)):
         finish(tmp_path, cell("stc", seed=seed), 0.8)
         finish(tmp_path, cell("stc", Environment(gamma=0.9), seed=seed), 0.8 + change)
-    _, details = check(Results(tmp_path).recorded())
+    _, details = check(judge(Results(tmp_path).recorded()))
     (found,) = [row for row in details.shown if row["what"].endswith("hardly matters to STC")]
     assert (found["first"], found["verdict"]) == (
         "loses 0.0 ± 4.2 points (2 seeds)",
@@ -302,7 +302,56 @@ def test_the_check_replaces_nothing_where_there_is_nothing_to_check(tmp_path, mo
         assert sentence in result.stderr
     assert not (tmp_path / "results").exists()
     assert CliRunner().invoke(app, ["reproduce", "--check", "--task", TASK]).exit_code == 0
-    assert f"--check --task {TASK} " in (tmp_path / "results" / "claims.md").read_text()
+    assert f"--check --task {TASK}\n" in (tmp_path / "results" / "claims.md").read_text()
+
+
+def test_what_was_found_of_other_tasks_stays_when_one_is_checked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for task, accuracy in ((TASK, 0.7), ("cnn-kws", 0.9)):
+        finish(tmp_path / task, cell("stc", SKEWED, task=task), 0.8)
+        finish(tmp_path / task, cell("fedavg", SKEWED, task=task), accuracy)
+        finish(tmp_path / "both", cell("stc", SKEWED, task=task), 0.8)
+        finish(tmp_path / "both", cell("fedavg", SKEWED, task=task), accuracy)
+
+    def check_task(task, out, results="results"):
+        arguments = ["--out", out, "--results", results, *(["--task", task] if task else [])]
+        return CliRunner().invoke(app, ["reproduce", "--check", *arguments])
+
+    for task in (TASK, "cnn-kws", TASK):  # a second time replaces its own
+        assert check_task(task, task).exit_code == 0
+    assert check_task(None, "both", "at-once").exit_code == 0
+    one_by_one, at_once = (tmp_path / name for name in ("results", "at-once"))
+    assert (one_by_one / "claims.csv").read_bytes() == (at_once / "claims.csv").read_bytes()
+    page, whole = ((path / "claims.md").read_text() for path in (one_by_one, at_once))
+    lines = [f"fedtern reproduce --check --task {task}" for task in ("cnn-kws", TASK)]
+    assert page == whole.replace("fedtern reproduce --check", "\n".join(lines), 1)
+    assert "| Lesson 1 | non-iid data: STC above FedAvg | held in part | 1 of 2 |" in page
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("close", "near", "close"),
+        ("STC above FedAvg", "STC wins", "STC wins"),
+        ("True", "so", "so"),
+    ],
+)
+def test_a_list_that_this_version_did_not_write_is_named_and_stays(tmp_path, old, new, said):
+    runs, results = tmp_path / "runs", tmp_path / "results"
+    for method in ("stc", "fedavg"):
+        finish(runs, cell(method, SKEWED), 0.8)
+        finish(runs, cell(method, SKEWED, task="cnn-kws"), 0.9)
+    command = ["reproduce", "--check", "--out", str(runs), "--results", str(results)]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    listed = results / "claims.csv"
+    listed.write_text(listed.read_text().replace(old, new))
+    found = listed.read_text()
+    result = CliRunner().invoke(app, [*command, "--task", TASK])
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert "without --task" in result.stderr.replace("\n", " ")
+    assert listed.read_text() == found
+    assert CliRunner().invoke(app, command).exit_code == 0  # which reads nothing
 
 
 def test_a_run_of_another_version_is_passed_over_or_named(tmp_path):

@@ -3,7 +3,7 @@
 from fedtern.advice.advice import Advice, advise
 from fedtern.advice.estimates import Estimate, Scene
 from fedtern.advice.lessons import LESSONS, Lesson
-from fedtern.advice.records import Point, Record, collect, dump, is_finished, load
+from fedtern.advice.records import Point, Record, collect, dump, is_finished, load, merge
 from fedtern.advice.situation import Situation
 
 __all__ = [
@@ -20,4 +20,5 @@ __all__ = [
     "dump",
     "is_finished",
     "load",
+    "merge",
 ]

@@ -13,6 +13,7 @@ from fedtern.analytic import bits
 from fedtern.environment import Environment
 from fedtern.layout import Layout
 from fedtern.methods import make_method
+from fedtern.report.words import length
 
 FAR = 1.0  # from here on the recorded runs say little about a situation
 _AROUND = 32  # bytes of a message, at most, that do not grow with the model: see docs/format.md
@@ -41,8 +42,8 @@ class Scene:
         classes = f"{e.classes_per_client} class{'es' * (e.classes_per_client > 1)} each"
         return (
             f"{first.task}, {e.cohort_size} of {e.clients} clients, {classes},"
-            f" batches of {e.batch_size}, {first.iterations:,}"
-            f"{f' of {first.own_iterations:,}' * self.short} iterations"
+            f" batches of {e.batch_size},"
+            f" {length(first.iterations, first.own_iterations)} iterations"
         )
 
     @property

@@ -99,9 +99,21 @@ def _mean(points: Sequence[Point]) -> Point:
     return Point(points[0].iteration, round(accuracy, 4), round(up), round(down))
 
 
+def merge(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:
+    """Both together; of a cell that both have, the new record."""
+    return list({_cell(record): record for record in (*old, *new)}.values())
+
+
+def _cell(record: Record) -> str:
+    """What tells a record from others."""
+    what = (record.task, record.method, record.momentum, asdict(record.environment))
+    return json.dumps((*what, record.iterations), sort_keys=True)
+
+
 def dump(records: Iterable[Record]) -> bytes:
-    """Records as the package ships them; the same records give the same bytes."""
-    rows = [{**asdict(r), "points": [list(point) for point in r.points]} for r in records]
+    """Records as the package ships them; the same records, in any order, give the same bytes."""
+    each = sorted(records, key=_cell)
+    rows = [{**asdict(r), "points": [list(point) for point in r.points]} for r in each]
     text = json.dumps(rows, sort_keys=True, separators=(",", ":"))
     return gzip.compress(text.encode(), mtime=0)
 

@@ -9,12 +9,16 @@ import typer
 
 from fedtern.cli.artefacts import print_rows
 from fedtern.reproduce import Results
-from fedtern.reproduce.outputs import write_claims
-from fedtern.reproduce.scoreboard import check
+from fedtern.reproduce.judgements import read_judgements
+from fedtern.reproduce.outputs import CLAIMS_CSV, write_claims
+from fedtern.reproduce.scoreboard import check, judge
 
 
 def show_claims(found: Results, directory: Path, task: str | None, as_json: bool) -> None:
-    """Print and write every claim with its verdict, and every comparison with its numbers."""
+    """Print and write every claim with its verdict, and every comparison with its numbers.
+
+    With a task, what was written of others stays: they may have been run elsewhere.
+    """
     recorded = [(cell, rounds) for cell, rounds in found.recorded() if task in (None, cell.task)]
     if not recorded:
         # Nothing at all is no reason to replace what an earlier command may have written.
@@ -23,9 +27,12 @@ def show_claims(found: Results, directory: Path, task: str | None, as_json: bool
             f"there are no finished runs{which} under {found.out}: make some, such as with"
             " `fedtern reproduce fig6`, or say where they are with --out"
         )
-    summary, details = check(recorded)
-    which = "" if task is None else f" --task {task}"
-    lead = f"```sh\nfedtern reproduce --check{which} --out {found.out}\n```"
+    before = [] if task is None else read_judgements(directory / CLAIMS_CSV)
+    others = [each for each in before if each.task != task]
+    summary, details = check([*others, *judge(recorded)])
+    tasks = [] if task is None else sorted({task, *(each.task for each in others)})
+    commands = [f"fedtern reproduce --check{which}" for which in _each(tasks)]
+    lead = "\n".join(["```sh", *commands, "```"])
     files = list(map(str, write_claims(summary, details, directory, lead=lead)))
     if as_json:
         rows = {"claims": summary.values, "comparisons": details.values}
@@ -37,3 +44,7 @@ def show_claims(found: Results, directory: Path, task: str | None, as_json: bool
     for note in summary.notes:
         typer.echo(f"- {note}")
     typer.echo(f"written: {', '.join(files)}")
+
+
+def _each(tasks: list[str]) -> list[str]:
+    return [f" --task {task}" for task in tasks] or [""]

@@ -127,6 +127,15 @@ def _leading(value: float) -> int:
     return int(f"{value:e}".partition("e")[2]) + 1
 
 
+def length(iterations: int, own: int) -> str:
+    """For how many iterations something ran, of its task's own if it ended before.
+
+    >>> length(5000, 5000), length(2000, 10_000)
+    ('5,000', '2,000 of 10,000')
+    """
+    return f"{iterations:,} of {own:,}" if iterations < own else f"{iterations:,}"
+
+
 def percent(value: float | None) -> str:
     """A share in per cent.
 

@@ -14,6 +14,8 @@ from fedtern.reproduce.artefact import Artefact, Table
 from fedtern.reproduce.results import Results
 from fedtern.reproduce.settings import Settings
 
+CLAIMS_CSV = "claims.csv"
+
 _WORD = re.compile(r"[^\W\d_]{4}")  # not n.a., MB or the like
 
 
@@ -83,7 +85,7 @@ def write_claims(summary: Table, details: Table, directory: Path, *, lead: str) 
     """Write both as claims.md, and every comparison as claims.csv; the paths of both."""
     directory.mkdir(parents=True, exist_ok=True)
     page = to_markdown(summary, lead=lead) + "\n" + to_markdown(details, level=2)
-    texts = {directory / "claims.md": page, directory / "claims.csv": to_csv(details)}
+    texts = {directory / "claims.md": page, directory / CLAIMS_CSV: to_csv(details)}
     for path, text in texts.items():
         write_whole(path, [text.encode()])
     return list(texts)

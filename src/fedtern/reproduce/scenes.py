@@ -64,11 +64,6 @@ class Key(NamedTuple):
         """The iterations that the task has; for a task of one's own, those of the run."""
         return TASKS[self.task].iterations if self.task in TASKS else self.iterations
 
-    @property
-    def short(self) -> bool:
-        """Whether runs ended before the task would have them end."""
-        return self.iterations < self.own_iterations
-
 
 class Standing(NamedTuple):
     """A method in a scene: the highest accuracy of each seed, and the momentum that gave them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedtern.report.words import listed
+from fedtern.report.words import length, listed
 from fedtern.reproduce.artefact import Table
 from fedtern.reproduce.looks import head, legend_below, method_look, tidy
 from fedtern.reproduce.paper import ACCURACY, WORDS
@@ -97,10 +97,7 @@ def _lengths(tasks: Sequence[Settings]) -> str:
     """For how long each task was trained, and how long it should be if that is longer."""
     if len(tasks) > 1 and all(each.planned == each.own_iterations for each in tasks):
         return "iterations as each task has"
-    told = [
-        f"{each.planned:,}" + f" of {each.own_iterations:,}" * (each.planned < each.own_iterations)
-        for each in tasks
-    ]
+    told = [length(each.planned, each.own_iterations) for each in tasks]
     return f"{listed(told)} iterations"
 
 
