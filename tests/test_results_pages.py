@@ -18,7 +18,7 @@ PAGES = Path(__file__).parent.parent / "docs" / "results"
 
 
 def rows(name):
-    with (PAGES / name).open() as file:
+    with (PAGES / name).open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 

@@ -51,7 +51,7 @@ def test_a_method_that_does_not_get_there_is_not_recommended_however_quick():
     advice = advise(Situation(classes=1, parameters=7850, up=1e9, latency=60), IID + SKEWED)
     assert advice.method["name"] == "stc"
     assert advice.estimates[-1].reached is None
-    assert any("did not get there: FedAvg n=100 (40.0 %)" in reason for reason in advice.reasons)
+    assert any("did not get there: FedAvg n=100 (40.00 %)" in reason for reason in advice.reasons)
     assert any(reason.startswith("lesson 1") for reason in advice.reasons)
 
 
@@ -258,6 +258,7 @@ def test_records_are_added_to_those_there_are_and_replace_their_own():
     assert {first.method["name"], second.method["name"]} <= {r.method["name"] for r in merged}
     assert longer in merged
     assert first not in merged
+    assert merge([replace(first, seeds=3)], [longer]) == [replace(first, seeds=3)]
 
 
 def write_run(path, seed, accuracies, finished=True, method=STC, iterations=300):

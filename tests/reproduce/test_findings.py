@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedtern.reproduce import ARTEFACTS, Results, Settings
+from fedtern.reproduce import ARTEFACTS, Results, Settings, table4
 from reproduce.fakes import finish
 
 TASK = "logistic-mnist"
@@ -23,7 +23,7 @@ def say(out, name, accuracy, **chosen):
 
 
 def test_without_runs_nothing_is_said(tmp_path):
-    for name in ("fig2", "fig4", "fig5", "fig12"):
+    for name in ("fig2", "fig4", "fig5", "fig10", "fig12"):
         settings = ARTEFACTS[name].adjust(Settings(TASK))
         assert ARTEFACTS[name].findings(settings, Results(tmp_path)) == []
 
@@ -43,6 +43,37 @@ def test_who_suffers_least_from_non_iid_data(tmp_path):
     assert ARTEFACTS["fig2"].findings(part, Results(tmp_path / "a")) == []
     (line,) = say(tmp_path / "b", "fig2", lambda cell: accuracy(cell, "signsgd"))
     assert "Did not hold here" in line
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "arrival", "verdict"),
+    [
+        ((0.92, 0.92, 0.92, 0.92), "1,250", "Did not hold"),
+        ((0.5, 0.92, 0.92, 0.92), "2,500", "Did not hold"),  # as many are not fewer
+        ((0.5, 0.5, 0.92, 0.92), "3,750", "Held"),
+        ((0.5, 0.5, 0.5, 0.5), "n.a.", "Held"),
+    ],
+)
+def test_iterations_are_compared_where_as_much_is_sent(tmp_path, accuracies, arrival, verdict):
+    settings = Settings(TASK)
+    curves = {
+        "stc": (0.5, 0.92, 0.92, 0.92),
+        "fedavg": (0.5, 0.5, 0.92, 0.92),
+        "fedavg:local_steps=100": accuracies,
+    }
+    # In each iteration FedAvg with n = 100 sends as much as STC at p = 1/25, with n = 400 as 1/100.
+    bytes_up = {"fedavg": 10_000, "stc:p_up=1/25": 100, "stc:p_up=1/100": 25, "stc:p_up=1/400": 9}
+    for method in table4.METHODS:
+        name = method.partition(":")[0]
+        curve = curves.get(method, curves.get(name, (0.9,)))
+        up = bytes_up.get(method.partition(",")[0], bytes_up.get(name, 10_000))
+        finish(tmp_path, settings.experiment(method), *curve, up=up)
+    (line,) = ARTEFACTS["fig10"].findings(settings, Results(tmp_path))
+    assert f". {verdict} here: to 91 %, beside the FedAvg that uploads most" in line
+    assert f", STC p=1/25 2,500 (FedAvg n=100: {arrival}), STC p=1/100" in line
+    assert "STC p=1/100 2,500 (FedAvg n=400: 3,750) and STC p=1/400 2,500 (FedAvg n=400" in line
+    part = Settings(TASK, methods=("stc",))
+    assert ARTEFACTS["fig10"].findings(part, Results(tmp_path)) == []
 
 
 @pytest.mark.parametrize(("cost", "verdict"), [(0.02, "Held"), (0.031, "Did not hold")])

@@ -66,7 +66,7 @@ def advise(situation: Situation, records: Sequence[Record]) -> Advice:
     chosen = arrived[0]
     method, momentum = dict(chosen.record.method), chosen.record.momentum
     reasons = [
-        f"{method_label(method)}: the quickest way to {100 * chosen.target:.1f} % in the nearest"
+        f"{method_label(method)}: the quickest way to {100 * chosen.target:.2f} % in the nearest"
         f" recorded runs ({scene.name})",
         *_about_method(chosen, found, lessons),
         *_about_momentum(chosen, found, lessons),
@@ -167,7 +167,7 @@ def _about_momentum(
 
 def _about_others(found: Sequence[Estimate]) -> list[str]:
     failed = [
-        f"{method_label(e.record.method)} ({100 * e.record.best:.1f} %)"
+        f"{method_label(e.record.method)} ({100 * e.record.best:.2f} %)"
         for e in shown(found)
         if not e.reached
     ]

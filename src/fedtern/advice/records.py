@@ -100,8 +100,13 @@ def _mean(points: Sequence[Point]) -> Point:
 
 
 def merge(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:
-    """Both together; of a cell that both have, the new record."""
-    return list({_cell(record): record for record in (*old, *new)}.values())
+    """Both together; of a cell that is there twice, the record of more seeds, or the later one."""
+    kept: dict[str, Record] = {}
+    for record in (*old, *new):
+        cell = _cell(record)
+        if cell not in kept or record.seeds >= kept[cell].seeds:
+            kept[cell] = record
+    return list(kept.values())
 
 
 def _cell(record: Record) -> str:

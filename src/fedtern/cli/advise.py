@@ -111,7 +111,7 @@ def _show(advice: Advice) -> None:
     for reason in advice.reasons:
         out.print(f"- {reason}")
     if advice.estimates and advice.scene:
-        target = f"{100 * advice.estimates[0].target:.1f} %"
+        target = f"{100 * advice.estimates[0].target:.2f} %"
         apart = advice.scene.distance(advice.situation)
         out.print(
             f"\nTo {target}, for each of a round's clients (from {advice.scene.name};"
@@ -133,7 +133,7 @@ def _table(advice: Advice) -> Table:
 def _cells(found: Estimate) -> tuple[str, ...]:
     name = method_label(found.record.method), f"{found.record.momentum:g}"
     if found.reached is None:
-        return (*name, "–", "–", "–", "–", f"at best {100 * found.record.best:.1f} %")
+        return (*name, "–", "–", "–", "–", f"at best {100 * found.record.best:.2f} %")
     # Longer than that, nobody counts the seconds, and timedelta cannot.
     long = found.seconds > timedelta(days=365_000).total_seconds()
     lasting = "ages" if long else str(timedelta(seconds=round(found.seconds)))

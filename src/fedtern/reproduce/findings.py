@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from statistics import fmean
+from typing import NamedTuple
 
 from fedtern.report.words import listed
-from fedtern.reproduce import figure3
-from fedtern.reproduce.convergence import FIGURE_2
+from fedtern.reproduce import figure3, table4
+from fedtern.reproduce.convergence import FIGURE_2, FIGURE_10
 from fedtern.reproduce.falls import SLIGHT
 from fedtern.reproduce.heatmaps import FIGURE_4, FIGURE_5, FIGURE_12, PLACES, HeatMap, numbers
 from fedtern.reproduce.results import Results
@@ -44,6 +45,47 @@ def topk_suffers_least(settings: Settings, results: Results) -> list[str]:
     holds = all(method.startswith("topk") for method in least)
     said = f"two classes and one class cost {listed(told)} points"
     return _finding("top-k suffers least from non-iid data", holds, said)
+
+
+class _Pace(NamedTuple):
+    """Bytes that go up in an iteration, and iterations to a target that every seed reaches."""
+
+    bytes_up: float
+    iterations: float
+
+    @classmethod
+    def of(cls, method: str, settings: Settings, results: Results) -> _Pace | None:
+        runs = [rounds for c in settings.with_seeds(method) if (rounds := results.rounds(c))]
+        if not runs:
+            return None
+        there = [r.iteration for r in table4.traffic(method, settings, results)]
+        up = fmean(rounds[-1].up_bytes_mean / rounds[-1].iteration for rounds in runs)
+        return cls(up, fmean(there) if len(there) == len(runs) else math.inf)
+
+    def __str__(self) -> str:
+        return f"{self.iterations:,.0f}" if math.isfinite(self.iterations) else "n.a."
+
+
+def fewer_iterations_at_like_rates(settings: Settings, results: Results) -> list[str]:
+    """Figure 10: STC against FedAvg that sends about as much up in an iteration."""
+    if settings.methods:  # a part of the figure does not show it
+        return []
+    paces = {m: pace for m in FIGURE_10.methods if (pace := _Pace.of(m, settings, results))}
+    ours, others = ([m for m in paces if m.startswith(name)] for name in ("stc", "fedavg"))
+    told, holds = [], True
+    for method in ours if others else ():
+        mine = paces[method]
+        like = min(others, key=lambda m: abs(math.log(paces[m].bytes_up / mine.bytes_up)))
+        theirs = paces[like]
+        if min(mine.iterations, theirs.iterations) < math.inf:
+            holds = holds and mine.iterations < theirs.iterations
+            told.append(f"{settings.label(method)} {mine} ({settings.label(like)}: {theirs})")
+    if not told:
+        return []
+    statement = "STC takes fewer iterations than FedAvg with a comparable compression rate"
+    goal = 100 * table4.target(settings, results)
+    beside = "beside the FedAvg that uploads most nearly as much in an iteration"
+    return _finding(statement, holds, f"to {goal:g} %, {beside}, {listed(told)}")
 
 
 def signs_of_one_class_stay_wrong(settings: Settings, results: Results) -> list[str]:

@@ -83,7 +83,7 @@ def read_judgements(path: Path) -> list[Judgement]:
     if not path.exists():
         return []
     try:
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8") as file:
             rows = [_judgement(row) for row in csv.DictReader(file, strict=True)]
     except (ValueError, KeyError, TypeError, csv.Error) as error:
         raise StoreError(

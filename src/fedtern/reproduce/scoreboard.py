@@ -36,13 +36,21 @@ def verdicts(results: Results, cells: Sequence[Experiment]) -> list[str]:
     """A line for each claim that some cells have anything to say about."""
     recorded = {c.digest: (c, rounds) for c in cells if (rounds := results.rounds(c))}
     every = judge(recorded.values())
-    asked = [(claim, _about(claim, every)) for claim in CLAIMS]
-    return [
-        f"{claim.name} ({claim.statement}): {verdict(found)}, in"
-        f" {_count(found)} comparisons{_close(found)}."
-        for claim, found in asked
-        if found
-    ]
+    asked = {claim: found for claim in CLAIMS if (found := _about(claim, every))}
+    return [f"{c.name} ({c.statement}): {_words(found)}." for c, found in asked.items()]
+
+
+def _words(found: Sequence[Judgement]) -> str:
+    """How a claim fared, with its counts; shorter runs decide nothing."""
+    full, short = _by_length(found)
+    told = [f"{verdict(full)}, in {_count(full)} comparisons{_close(full)}"] if full else []
+    told += [f"in {_count(short)} comparisons of shorter runs{_close(short)}"] if short else []
+    return "; ".join(told)
+
+
+def _by_length(found: Sequence[Judgement]) -> tuple[list[Judgement], list[Judgement]]:
+    """Those of runs as long as their task has them, and the others."""
+    return [e for e in found if not e.short], [e for e in found if e.short]
 
 
 def check(judgements: Iterable[Judgement]) -> tuple[Table, Table]:
@@ -71,8 +79,7 @@ def _close(found: Sequence[Judgement]) -> str:
 
 def _summed(claim: Claim, found: Sequence[Judgement]) -> tuple[dict[str, Any], dict[str, str]]:
     """A claim's row, for programs and for people."""
-    full = [each for each in found if not each.short]
-    short = [each for each in found if each.short]
+    full, short = _by_length(found)
     said = verdict(full) if full or not short else "in shorter runs only"
     close = sum(each.close for each in full)
     head = {"claim": claim.name, "statement": claim.statement, "verdict": said}
