@@ -87,6 +87,17 @@ class Experiment:
         """How each client trains."""
         return Sgd(self.learning_rate, self.momentum, self.weight_decay)
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether it trains at its task's own rate, so that others may be compared with it.
+
+        >>> one = Experiment.of("logistic-digits", "sgd", momentum=0.9)
+        >>> one.is_usual, Experiment.of("logistic-digits", "sgd", learning_rate=1).is_usual
+        (True, False)
+        """
+        own, rates = TASKS.get(self.task), (self.learning_rate, self.weight_decay)
+        return own is None or rates == (own.learning_rate, own.weight_decay)
+
     def to_json(self) -> dict[str, Any]:
         """The experiment as JSON would have it."""
         return asdict(self)

@@ -174,9 +174,7 @@ def gather(recorded: Iterable[tuple[Experiment, list[Round]]]) -> dict[Key, Scen
         once[replace(cell, evaluate_every=1).digest] = cell, rounds
     scenes: dict[Key, Scene] = {}
     for cell, rounds in once.values():
-        own = TASKS.get(cell.task)
-        rates = cell.learning_rate, cell.weight_decay
-        if own is not None and rates != (own.learning_rate, own.weight_decay):
+        if not cell.is_usual:
             continue
         key = Key(
             cell.task, cell.environment, cell.iterations, cell.learning_rate, cell.weight_decay
