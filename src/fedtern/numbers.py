@@ -34,3 +34,24 @@ def one_over(value: Any) -> str:
         if 1 / whole == value:
             return f"1/{whole}"
     return ""
+
+
+def exactly(value: float) -> str:
+    """A number as short as it can be without becoming another one.
+
+    >>> exactly(0.9), exactly(2.0), exactly(1 / 3)
+    ('0.9', '2', '0.3333333333333333')
+    """
+    short = f"{value:g}"
+    return short if float(short) == value else repr(float(value))
+
+
+def typed(value: Any) -> str:
+    """A parameter's value as a person would type it, and as it is read back without a change.
+
+    >>> typed(0.0025), typed(0.0), typed(True), typed(None), typed("tensor")
+    ('1/400', '0', 'true', 'none', 'tensor')
+    """
+    if isinstance(value, float):
+        return one_over(value) or exactly(value)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -10,6 +10,7 @@ from fedtern.advice import LESSONS, Point, Record, Situation, advise, collect, d
 from fedtern.analytic import bits
 from fedtern.cli.app import app
 from fedtern.environment import Environment
+from fedtern.experiments.methods import complete, parse_method
 from fedtern.layout import Layout
 from fedtern.methods import METHODS, make_method
 from fedtern.report.runs import load_run
@@ -27,7 +28,8 @@ def record(method, curve, momentum=0.0, parameters=7850, **environment):
         for i, accuracy in enumerate(curve)
     )
     where = Environment(**environment)
-    return Record("logistic-mnist", parameters, method, momentum, where, 300, 300, 1, points)
+    trained = momentum, 0.04, 0.0
+    return Record("logistic-mnist", parameters, method, *trained, where, 300, 300, 1, points)
 
 
 def both(stc, fedavg, **environment):
@@ -216,11 +218,15 @@ def test_parameters_that_are_not_usual_are_part_of_the_method():
     for method, option in (
         ({"name": "dgc", "p": 0.01, "momentum": 0.0}, "dgc:p=1/100,momentum=0"),
         ({"name": "structured", "rank": 2}, "structured:rank=2"),
-    ):
+        ({"name": "stc", "p_up": 0.0123456789, "weighted": True},
+         "stc:p_up=0.0123456789,p_down=1/400,weighted=true"),
+    ):  # fmt: skip
         local = {**METHODS[method["name"]].parameters, **method}
         points = records[0].points
         odd = replace(records[0], method=local, points=tuple(p._replace(up=0.0) for p in points))
-        assert advise(Situation(parameters=7850, up=1e3), [odd, records[1]]).method_option == option
+        told = advise(Situation(parameters=7850, up=1e3), [odd, records[1]]).method_option
+        assert told == option
+        assert complete(parse_method(told)) == local
 
 
 def test_every_lesson_speaks_up_somewhere():
@@ -351,3 +357,31 @@ def test_runs_of_ones_own_count(tmp_path):
     alone = CliRunner().invoke(app, [*ours, "--runs", str(tmp_path / "a")])
     assert "the answer is not from --runs" in alone.stderr
     assert not json.loads(alone.stdout)["recorded_in"].startswith("logistic-mnist, 17 of 17")
+
+
+def test_runs_at_another_learning_rate_are_not_compared(tmp_path):
+    write_run(tmp_path / "a", 0, [0.5, 0.8, 0.9], iterations=5000)
+    slow = write_run(tmp_path / "b", 0, [0.1, 0.2, 0.3], method=FEDAVG, iterations=5000)
+    (tmp_path / "b" / "config.json").write_text(json.dumps({**slow.config, "learning_rate": 1e-4}))
+    own = [option for name in "ab" for option in ("--runs", str(tmp_path / name))]
+    ours = ["advise", "--clients", "17", "--participation", "1", "--parameters", "7850"]
+    out = CliRunner().invoke(app, [*ours, *own])
+    assert out.exit_code == 0, out.output
+    assert "17 of 17" not in out.stdout
+    assert "at the same learning rate" in out.stderr
+
+
+def test_a_run_of_ones_own_does_not_compete_with_more_seeds_of_the_same():
+    known = next(r for r in load() if r.task == "logistic-mnist" and r.seeds == 3)
+    lucky = replace(known, seeds=1, points=(known.points[0]._replace(accuracy=1.0),))
+    assert merge(load(), [lucky]) == load()
+    other = replace(lucky, learning_rate=1.0)
+    assert len(merge(load(), [other])) == len(load()) + 1
+
+
+def test_mixtures_of_classes_are_not_taken_for_iid_data():
+    mixed = both([0.1, 0.2, 0.3], [0.3, 0.6, 0.88], split="dirichlet", concentration=0.05)
+    alike, apart = Situation(parameters=7850), Situation(classes=1, parameters=7850)
+    assert advise(alike, mixed).far
+    assert not advise(apart, mixed).far
+    assert "dirichlet data (concentration 0.05)" in advise(apart, mixed).scene.name

@@ -11,7 +11,8 @@ from fedtern.advice.lessons import COMPARED, Lesson, applying, sending_dominates
 from fedtern.advice.records import Record
 from fedtern.advice.situation import Situation
 from fedtern.methods import METHODS
-from fedtern.report.words import fraction, listed, method_label
+from fedtern.numbers import typed
+from fedtern.report.words import listed, method_label
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Advice:
         name, usual = str(self.method["name"]), METHODS[str(self.method["name"])].parameters
         ordered = {**{key: self.method[key] for key in usual if key in self.method}, **self.method}
         told = {k: v for k, v in ordered.items() if k != "name" and _told(k, v, usual)}
-        inside = ",".join(f"{key}={fraction(value)}" for key, value in told.items())
+        inside = ",".join(f"{key}={typed(value)}" for key, value in told.items())
         return f"{name}{':' * bool(inside)}{inside}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedtern.advice.lessons import COMPARED
 from fedtern.advice.records import Point, Record
@@ -15,13 +16,14 @@ from fedtern.layout import Layout
 from fedtern.methods import make_method
 from fedtern.report.words import length
 
+_ALL = Environment.classes_per_client  # that there are in the paper's tasks
 FAR = 1.0  # from here on the recorded runs say little about a situation
 _AROUND = 32  # bytes of a message, at most, that do not grow with the model: see docs/format.md
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Records of one task in one environment: they can be compared with each other."""
+    """Records of one task in one environment at one rate: they can be compared with each other."""
 
     records: tuple[Record, ...]
 
@@ -39,9 +41,8 @@ class Scene:
     def name(self) -> str:
         """The scene in a few words."""
         e, first = self.environment, self.records[0]
-        classes = f"{e.classes_per_client} class{'es' * (e.classes_per_client > 1)} each"
         return (
-            f"{first.task}, {e.cohort_size} of {e.clients} clients, {classes},"
+            f"{first.task}, {e.cohort_size} of {e.clients} clients, {_data(e)},"
             f" batches of {e.batch_size},"
             f" {length(first.iterations, first.own_iterations)} iterations"
         )
@@ -62,7 +63,7 @@ class Scene:
         """How unlike a situation it is: 0 is the same, 1 is a factor of e in what matters most."""
         e = self.environment
         apart = (
-            (1.0, situation.classes / situation.of_classes, e.classes_per_client / 10),
+            (1.0, situation.classes / situation.of_classes, _classes(e) / _ALL),
             (0.7, situation.batch_size, e.batch_size),
             (0.5, situation.participation, e.participation),
             (0.2, situation.clients, e.clients),
@@ -70,6 +71,29 @@ class Scene:
         )
         unevenly = 0.3 if e.gamma != 1 or e.split != "classes" or e.public else 0.0
         return unevenly + sum(weight * abs(math.log(a / b)) for weight, a, b in apart)
+
+
+def _data(e: Environment) -> str:
+    """What each client holds."""
+    if e.split == "dirichlet":
+        return f"dirichlet data (concentration {e.concentration:g})"
+    if e.split != "classes":
+        return f"{e.split} data"
+    return f"{e.classes_per_client} class{'es' * (e.classes_per_client > 1)} each"
+
+
+def _classes(e: Environment) -> float:
+    """How many classes a client holds, or as many as would tell clients apart as much.
+
+    Of a mixture, one over the chance that two examples of a client are of one class, on average.
+
+    >>> mixtures = [Environment(split="dirichlet", concentration=c) for c in (0.05, 1, 1000)]
+    >>> [round(_classes(mixture), 1) for mixture in mixtures]
+    [1.0, 1.8, 9.9]
+    """
+    if e.split == "dirichlet":
+        return _ALL * (e.concentration + 1) / (e.concentration + _ALL)
+    return e.classes_per_client if e.split == "classes" else _ALL
 
 
 @dataclass(frozen=True)
@@ -87,9 +111,11 @@ class Estimate:
 
 def scenes(records: Iterable[Record]) -> list[Scene]:
     """The records by what they can be compared with."""
-    found: dict[tuple[str, Environment, int], list[Record]] = {}
+    found: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
-        found.setdefault((record.task, record.environment, record.iterations), []).append(record)
+        rates = record.learning_rate, record.weight_decay
+        where = record.task, record.environment, record.iterations, *rates
+        found.setdefault(where, []).append(record)
     return [Scene(tuple(group)) for group in found.values()]
 
 

@@ -31,6 +31,8 @@ class Record:
     parameters: int
     method: Mapping[str, Any]
     momentum: float
+    learning_rate: float
+    weight_decay: float
     environment: Environment
     iterations: int
     own_iterations: int  # iterations that the task has: a run may have been cut short
@@ -60,8 +62,10 @@ def collect(runs: Iterable[Run], tasks: Mapping[str, int] | None = None) -> list
     cells: dict[str, dict[int, Run]] = {}
     for run in runs:
         if is_finished(run):
-            # Curves are averaged point by point, so that they have to be measured alike.
-            told = {key: run.config.get(key) for key in (*EXPERIMENT, "evaluate_every")}
+            # Curves are averaged point by point, so that they have to be measured alike; another
+            # engine may have other cohorts.
+            alike = (*EXPERIMENT, "evaluate_every", "engine")
+            told = {key: run.config.get(key) for key in alike}
             seeds = cells.setdefault(json.dumps(told, sort_keys=True), {})
             seeds[run.config.get("seed", 0)] = run
     return [_record(list(cells[name].values()), tasks or {}) for name in sorted(cells)]
@@ -76,7 +80,7 @@ def _record(runs: list[Run], tasks: Mapping[str, int]) -> Record:
         task,
         round(last["dense_bytes"] / 4 / last["iteration"]),
         dict(config["method"]),
-        float(config["momentum"]),
+        *(float(config[name]) for name in ("momentum", "learning_rate", "weight_decay")),
         Environment(**config["environment"]),
         iterations,
         tasks.get(task, iterations),
@@ -111,8 +115,9 @@ def merge(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:
 
 def _cell(record: Record) -> str:
     """What tells a record from others."""
-    what = (record.task, record.method, record.momentum, asdict(record.environment))
-    return json.dumps((*what, record.iterations), sort_keys=True)
+    trained = (record.momentum, record.learning_rate, record.weight_decay, record.iterations)
+    what = (record.task, record.method, asdict(record.environment), *trained)
+    return json.dumps(what, sort_keys=True)
 
 
 def dump(records: Iterable[Record]) -> bytes:

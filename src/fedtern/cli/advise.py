@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from fedtern.advice import Advice, Estimate, Record, Situation, collect, is_finished, load
+from fedtern.advice import Advice, Estimate, Record, Situation, collect, is_finished, load, merge
 from fedtern.advice import advise as ask
 from fedtern.cli.consoles import console
 from fedtern.cli.errors import one_sentence
@@ -56,7 +56,7 @@ def advise(
         own = [load_run(path) for path in runs or []]
         records = load()
         counted = collect(own, {record.task: record.own_iterations for record in records})
-        advice = ask(situation, records + counted)
+        advice = ask(situation, merge(records, counted))
     _say_what_did_not_count(own, counted, advice)
     if as_json:
         typer.echo(json.dumps(_plain(advice)))
@@ -75,7 +75,7 @@ def _say_what_did_not_count(own: list[Run], counted: list[Record], advice: Advic
         typer.echo(
             f"fedtern: the answer is not from --runs: other runs are nearer or tell more ({where}),"
             " or there is nothing to compare yours with: it takes two methods in the same"
-            " environment, best STC and FedAvg",
+            " environment at the same learning rate, best STC and FedAvg",
             err=True,
         )
 

@@ -14,7 +14,7 @@ from fedtern.environment import Environment
 from fedtern.experiments.methods import MOST, complete, parse_method
 from fedtern.methods import Method, make_method
 from fedtern.names import look_up
-from fedtern.numbers import one_over
+from fedtern.numbers import typed
 from fedtern.training.sgd import Sgd
 from fedtern.training.tasks import TASKS, Task, get_task
 
@@ -141,7 +141,7 @@ class Experiment:
         default = complete({"name": self.method["name"]})
         shown = ("p_up", "local_steps", "delta")
         parts = [
-            f"{key}={_readable(value)}"
+            f"{key}={typed(value)}"
             for key, value in self.method.items()
             if key != "name"
             and (value != default[key] or key in shown)
@@ -163,7 +163,7 @@ class Experiment:
             unusual["momentum"] = self.momentum
         if self.seed:
             unusual["seed"] = self.seed
-        return " ".join([self.label, *(f"{k}={_readable(v)}" for k, v in unusual.items())])
+        return " ".join([self.label, *(f"{k}={typed(v)}" for k, v in unusual.items())])
 
 
 def _whole(name: str, value: Any, least: int) -> int:
@@ -172,7 +172,3 @@ def _whole(name: str, value: Any, least: int) -> int:
     if value >= MOST:
         raise ValueError(f"{name} must be a whole number below 2**63, got {value}")
     return value
-
-
-def _readable(value: Any) -> str:
-    return one_over(value) or str(value)

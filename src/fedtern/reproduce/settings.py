@@ -10,6 +10,7 @@ from typing import TypeVar
 from fedtern.environment import Environment
 from fedtern.experiments import Experiment
 from fedtern.names import look_up
+from fedtern.numbers import exactly
 from fedtern.report.words import method_label
 from fedtern.training.tasks import get_task
 
@@ -17,16 +18,6 @@ PAPER_TASKS = ("vgg11s-cifar10", "cnn-kws", "lstm-fashion", "logistic-mnist")
 EVERY_TASK = "all"
 
 T = TypeVar("T")
-
-
-def _exactly(value: float) -> str:
-    """A number as short as it can be without becoming another one.
-
-    >>> _exactly(0.9), _exactly(2.0), _exactly(1 / 3)
-    ('0.9', '2', '0.3333333333333333')
-    """
-    short = f"{value:g}"
-    return short if float(short) == value else repr(float(value))
 
 
 @dataclass(frozen=True)
@@ -97,7 +88,7 @@ class Settings:
         words += ["--quick"] if self.quick else []
         words += [] if self.iterations is None else ["--iterations", str(self.iterations)]
         for option, given in (("--values", self.values), ("--momentum", self.momentum)):
-            words += [option, ",".join(map(_exactly, given))] if given else []
+            words += [option, ",".join(map(exactly, given))] if given else []
         for option, names in (("--method", self.methods), ("--place", self.places)):
             words += [word for name in names for word in (option, name)]
         return shlex.join(words)
