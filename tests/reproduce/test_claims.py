@@ -39,7 +39,7 @@ def about(rows, start):
 
 def test_without_runs_nothing_is_known(tmp_path):
     rows, details = summary(tmp_path)
-    assert {row["verdict"] for row in rows.values()} == {"not yet run"}
+    assert {row["verdict"] for row in rows.values()} == {"nothing to compare yet"}
     assert details == []
     names = [row["claim"] for row in rows.values()]
     assert {f"Lesson {n}" for n in range(1, 7)} | {"R1", "R2", "R3"} <= set(names)
@@ -52,7 +52,7 @@ def test_an_ordering_that_does_not_hold_says_so_with_its_figures(tmp_path):
     rows, details = summary(tmp_path)
     assert about(rows, "non-iid data: STC above FedAvg") == ("did not hold here", 0, 1)
     assert about(rows, "non-iid data: STC above signSGD") == ("held", 1, 1)
-    assert about(rows, "small batches: STC above FedAvg")[0] == "not yet run"
+    assert about(rows, "small batches: STC above FedAvg")[0] == "nothing to compare yet"
     lost = next(row for row in details if row["what"] == "STC above FedAvg")
     assert (lost["ours"], lost["other"]) == ("70.0 % (m=0, 1 seed)", "80.0 % (m=0, 1 seed)")
     assert lost["environment"] == "10/100 clients, 2 classes, batch 20"
@@ -83,9 +83,18 @@ def test_only_seeds_that_both_have_are_compared(tmp_path):
     finish(tmp_path, cell("signsgd", SKEWED, seed=7), 0.7)
     rows, details = summary(tmp_path)
     assert about(rows, "non-iid data: STC above FedAvg") == ("did not hold here", 0, 1)
-    assert about(rows, "non-iid data: STC above signSGD")[0] == "not yet run"
+    assert about(rows, "non-iid data: STC above signSGD")[0] == "nothing to compare yet"
     assert details[0]["ours"] == "60.0 % (m=0, 1 seed)"
     assert details[0]["spread"] is None
+
+
+def test_a_seed_that_is_not_compared_does_not_choose_the_momentum(tmp_path):
+    for momentum, seed, accuracy in ((0.0, 0, 0.9), (0.9, 1, 0.95)):
+        finish(tmp_path, cell("stc", SKEWED, momentum, seed=seed), accuracy)
+    finish(tmp_path, cell("fedavg", SKEWED), 0.85)
+    rows, details = summary(tmp_path)
+    assert about(rows, "non-iid data: STC above FedAvg") == ("held", 1, 1)
+    assert details[0]["ours"] == "90.0 % (m=0, 1 seed)"
 
 
 def test_what_seeds_disagree_about_is_called_close(tmp_path):
@@ -242,7 +251,9 @@ def test_the_cheapest_way_to_a_target_is_counted_in_bytes_and_in_rounds(tmp_path
 def test_who_alone_reaches_a_target_wins_and_nobody_does_if_none_does(tmp_path):
     finish(tmp_path, cell("stc"), 0.5)
     finish(tmp_path, cell("fedavg"), 0.5)
-    assert about(summary(tmp_path)[0], "iid data: STC sends the least")[0] == "not yet run"
+    assert (
+        about(summary(tmp_path)[0], "iid data: STC sends the least")[0] == "nothing to compare yet"
+    )
     finish(tmp_path, cell("sgd"), 0.95)
     rows, details = summary(tmp_path)
     assert about(rows, "iid data: STC sends the least") == ("did not hold here", 0, 2)
@@ -360,7 +371,10 @@ def test_a_run_of_another_version_is_passed_over_or_named(tmp_path):
     finish(tmp_path, cell("sgd"), 0.9)
     metrics = tmp_path / cell("sgd").digest / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"round"', '"round_of_later"'))
-    assert [found.method["name"] for found, _ in Results(tmp_path).recorded()] == ["stc"]
+    said = []
+    recorded = Results(tmp_path).recorded(said.append)
+    assert [found.method["name"] for found, _ in recorded] == ["stc"]
+    assert str(metrics) in str(*said)
     with pytest.raises(StoreError, match=r"metrics.jsonl is damaged, or another version's"):
         Results(tmp_path).rounds(cell("sgd"))
 
@@ -376,3 +390,26 @@ def test_an_artefact_is_judged_by_its_own_cells_only(tmp_path):
     lines = verdicts(Results(tmp_path), mine)
     assert "Lesson 1 (non-iid data: STC above FedAvg): held, in 1 of 1 comparisons." in lines
     assert not any("Lesson 2" in line for line in lines)
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_text("")])
+def test_a_finished_run_without_its_metrics_is_named_everywhere(tmp_path, spoil):
+    finish(tmp_path, cell("sgd"), 0.9)
+    spoil(tmp_path / cell("sgd").digest / "metrics.jsonl")
+    with pytest.raises(StoreError, match=r"is missing or empty, though its run is finished: move"):
+        Results(tmp_path).rounds(cell("sgd"))
+    out = CliRunner().invoke(app, ["reproduce", "--check", "--out", str(tmp_path)])
+    assert "fedtern: left out: " in out.stderr
+    assert "there are no finished runs" in out.stderr
+
+
+def test_runs_over_a_network_are_not_taken_for_simulated_ones(tmp_path):
+    finish(tmp_path, cell("stc"), 0.9)
+    config = (tmp_path / cell("stc").digest / "config.json").read_text()
+    served = tmp_path / f"{cell('stc').digest}-mqtt"
+    (tmp_path / "other").mkdir()
+    finish(tmp_path / "other", cell("stc"), 0.2, 0.3)
+    (tmp_path / "other" / cell("stc").digest).rename(served)
+    (served / "config.json").write_text(json.dumps({**json.loads(config), "engine": "mqtt"}))
+    ((_, rounds),) = Results(tmp_path).recorded()
+    assert [found.accuracy for found in rounds] == [0.9]

@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from fedtern.cli.artefacts import print_rows
+from fedtern.errors import StoreError
 from fedtern.reproduce import Results
 from fedtern.reproduce.judgements import read_judgements
 from fedtern.reproduce.outputs import CLAIMS_CSV, write_claims
@@ -19,7 +20,11 @@ def show_claims(found: Results, directory: Path, task: str | None, as_json: bool
 
     With a task, what was written of others stays: they may have been run elsewhere.
     """
-    recorded = [(cell, rounds) for cell, rounds in found.recorded() if task in (None, cell.task)]
+
+    def say(error: StoreError) -> None:
+        typer.echo(f"fedtern: left out: {error}", err=True)
+
+    recorded = [run for run in found.recorded(say) if task in (None, run[0].task)]
     if not recorded:
         # Nothing at all is no reason to replace what an earlier command may have written.
         which = "" if task is None else f" of {task}"

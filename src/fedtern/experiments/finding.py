@@ -49,4 +49,5 @@ def find_run(path: Path) -> Run:
         experiment = Experiment.from_json(values)
     except (ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path} is no run of `fedtern run` or `compare`: {error}") from error
-    return open_run(experiment, path.parent, exactly=path)
+    engine = str(values.get("engine", LOCAL))
+    return open_run(experiment, path.parent, exactly=path, engine=engine)

@@ -64,14 +64,14 @@ class Run:
         config = self._config.read()
         return config.get("digest") is not None and bool(config.get("finished"))
 
-    def outcome(self) -> Round:
-        """Where a finished run has ended."""
+    def outcome(self) -> list[Round]:
+        """Every evaluation of a finished run, the end last."""
         if not (rounds := self.rounds()):
             raise StoreError(
                 f"{self.metrics} is missing or empty, though its run is finished: move {self.path}"
                 " away to run it again"
             )
-        return rounds[-1]
+        return rounds
 
     def go(
         self,

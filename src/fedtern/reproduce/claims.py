@@ -29,8 +29,7 @@ class Claim:
         """All there are; of several lengths of runs in one place, the task's own or the longest."""
         kept: dict[tuple[Any, ...], Comparison] = {}
         for found in sorted(self.ask(scenes), key=_length):
-            key = found.scene.key
-            kept[(key.task, key.environment, found.what)] = found
+            kept[(*found.scene.key._replace(iterations=0), found.what)] = found
         return sorted(kept.values(), key=_order)
 
 

@@ -61,7 +61,9 @@ def above(rival: str, fits: Where, scenes: Scenes) -> Iterator[Comparison]:
     """STC against a rival, each with the momentum that suits it better."""
     for scene in scenes.values():
         if fits(scene.key.environment):
-            both = (scene.better(METHODS[name]) for name in ("STC", rival))
+            pair = METHODS["STC"], METHODS[rival]
+            shared = set.intersection(*map(scene.seeds, pair))
+            both = (scene.better(method, shared) for method in pair)
             yield from _compared(scene, f"STC above {rival}", *both)
 
 

@@ -82,7 +82,8 @@ def _pairs(
 
 def _falls(easy: Scene, hard: Scene, name: str) -> dict[int, Fall]:
     """How a method fares in both, each time with the momentum that suits it better."""
-    before, after = (scene.better(METHODS[name]) for scene in (easy, hard))
+    shared = easy.seeds(METHODS[name]) & hard.seeds(METHODS[name])
+    before, after = (scene.better(METHODS[name], shared) for scene in (easy, hard))
     if before is None or after is None:
         return {}
     both = before.best.keys() & after.best.keys()

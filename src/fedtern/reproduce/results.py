@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fedtern.engines.local import Round
 from fedtern.errors import StoreError
 from fedtern.experiments import Experiment, Run, find_run, open_run
+from fedtern.experiments.runs import LOCAL
 
 if TYPE_CHECKING:
     from fedtern.reproduce.artefact import Artefact
@@ -34,7 +35,7 @@ class Results:
     def rounds(self, cell: Experiment) -> list[Round]:
         """Every evaluation of a cell; none if it is not finished."""
         run = self.run(cell)
-        return run.rounds() if run else []
+        return run.outcome() if run else []
 
     def reached(self, cell: Experiment) -> int:
         """The iteration of a cell's latest evaluation, finished or not; 0 if there is none."""
@@ -57,13 +58,22 @@ class Results:
         cells = artefact.cells(settings)
         return not cells or any(self.run(cell) is not None for cell in cells)
 
-    def recorded(self) -> Iterator[tuple[Experiment, list[Round]]]:
-        """Everything that is finished, whoever asked for it; what is no run is passed over."""
+    def recorded(
+        self, damaged: Callable[[StoreError], None] = lambda _: None
+    ) -> Iterator[tuple[Experiment, list[Round]]]:
+        """Everything that was simulated to its end, whoever asked for it.
+
+        What is no run is passed over, and so are runs of other engines: over a network, others may
+        take part than the experiment says. Of finished runs that cannot be read, ``damaged`` hears.
+        """
         for path in sorted(self.out.glob("*/config.json")):
             try:
                 run = find_run(path.parent)
-                rounds = run.rounds() if run.finished() else []
+                if not run.finished() or run.engine != LOCAL:
+                    continue
             except (StoreError, ValueError):
                 continue
-            if rounds:
-                yield run.experiment, rounds
+            try:
+                yield run.experiment, run.outcome()
+            except StoreError as error:
+                damaged(error)

@@ -124,10 +124,24 @@ class Scene:
         }
         return Standing(best, momentum) if best else None
 
-    def better(self, method: Mapping[str, Any]) -> Standing | None:
-        """How a method did with the momentum that suits it better, as the paper compares."""
-        momenta = {cell.momentum for cell, _ in self.runs if cell.method == method}
-        every = [s for m in sorted(momenta) if (s := self.standing(method, m)) is not None]
+    def seeds(self, method: Mapping[str, Any]) -> set[int]:
+        """Those that a method was run with, whatever the momentum."""
+        return {cell.seed for cell, _ in self.runs if cell.method == method}
+
+    def better(
+        self, method: Mapping[str, Any], seeds: Iterable[int] | None = None
+    ) -> Standing | None:
+        """How a method did with the momentum that suits it better, as the paper compares.
+
+        With ``seeds``, by these only: one that is not compared must not choose what is.
+        """
+        known = self.seeds(method) if seeds is None else set(seeds)
+        momenta = {c.momentum for c, _ in self.runs if c.method == method and c.seed in known}
+        every = [
+            found.only(found.best.keys() & known)
+            for momentum in sorted(momenta)
+            if (found := self.standing(method, momentum)) is not None
+        ]
         return max(every, key=lambda s: s.accuracy, default=None)
 
     @property

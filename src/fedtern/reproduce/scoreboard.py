@@ -26,7 +26,7 @@ def verdict(found: Sequence[Judgement]) -> str:
     """How a claim fared, in the words of a reader."""
     held = sum(each.holds for each in found)
     if not found:
-        return "not yet run"
+        return "nothing to compare yet"
     if held == len(found):
         return "held"
     return "held in part" if held else "did not hold here"
