@@ -43,6 +43,10 @@ class StoreError(FedternError, OSError):
     """The directory that keeps a state durable cannot be read or written."""
 
 
+class HeldError(StoreError):
+    """Another process has the directory, until it ends or gives it up."""
+
+
 class DataError(FedternError, ValueError):
     """A dataset's file is not what its format says."""
 

@@ -42,6 +42,9 @@ class Witness:
     def moved(self, cell, iteration):
         self.act()
 
+    def held(self, cell):
+        self.act()
+
     def ended(self, cell, error):
         self.errors.append(error)
 
@@ -99,6 +102,28 @@ def test_a_worker_that_is_killed_costs_its_cell_only_and_the_next_grid_goes_on(t
     assert Results(tmp_path).missing([long, short]) == [long]
     assert run_cells([long], tmp_path, workers=1) == {}
     assert curve(open_run(long, tmp_path).rounds()) == curve(alone)
+
+
+def test_what_another_process_runs_is_waited_for_and_has_not_failed(tmp_path):
+    elsewhere, here = cell(), cell(seed=1)
+    (tmp_path / elsewhere.digest).mkdir()
+    lock = Lock(tmp_path / elsewhere.digest)
+    watch = Witness(lambda: Results(tmp_path).missing([here]) or lock.close())
+    assert run_cells([elsewhere, here], tmp_path, workers=1, watch=watch) == {}
+    assert lock.closed
+    assert watch.begun[:2] == [elsewhere.digest, here.digest]  # and not idle until it was free
+    assert watch.errors == [None, None]
+    assert Results(tmp_path).missing([elsewhere, here]) == []
+
+
+def test_a_grid_that_waits_for_another_can_be_stopped(tmp_path):
+    stop = []
+    (tmp_path / cell().digest).mkdir()
+    lock = Lock(tmp_path / cell().digest)
+    watch = Witness(lambda: stop.append(True))
+    assert run_cells([cell()], tmp_path, stopped=lambda: bool(stop), watch=watch) == {}
+    lock.close()
+    assert watch.errors == []
 
 
 def test_a_grid_that_is_stopped_is_saved_where_it_is(tmp_path):

@@ -56,6 +56,18 @@ def test_a_task_of_ones_own_has_a_target_below_uncompressed_training():
     assert table4.goal("mine", None) == math.inf
 
 
+def test_the_summary_runs_what_sets_the_target_where_none_is_known(tmp_path, monkeypatch):
+    settings, none = Settings("logistic-digits"), Results(tmp_path)
+    usual = figure11.cells(settings)
+    monkeypatch.setattr(table4, "_OWN_TARGETS", {})
+    (dense,) = [cell for cell in figure11.cells(settings) if cell not in usual]
+    assert dense.method == {"name": "sgd"}
+    shown = {row["shows"] for row in figure11.table(settings, none).shown}
+    assert "until the target, iid" in shown
+    finish(tmp_path, dense, 0.95)
+    assert "until 93 %, iid" in {row["shows"] for row in figure11.table(settings, none).shown}
+
+
 def test_the_papers_accuracies_stand_beside_ours(tmp_path):
     settings = Settings(VGG, values=(1,), places=("10/100",))
     place = Environment(classes_per_client=1)

@@ -18,6 +18,7 @@ from rich.table import Table as RichTable
 from fedtern.cli.consoles import console
 from fedtern.engines.trainers import cores
 from fedtern.errors import MissingExtraError
+from fedtern.experiments import titles
 from fedtern.names import look_up
 from fedtern.report.words import listed as listing
 from fedtern.reproduce import ARTEFACTS, Artefact, Results, Settings, Table
@@ -133,7 +134,8 @@ def make(artefact: Artefact, settings: Settings, found: Results, directory: Path
     table, cells = artefact.table(settings, found), artefact.cells(settings)
     judged = [*artefact.findings(settings, found), *verdicts(found, cells)]
     table = replace(table, notes=[*table.notes, *judged])
-    if absent := [cell.title for cell in found.missing(cells)]:
+    names = titles(cells)
+    if absent := [names[cell.digest] for cell in found.missing(cells)]:
         table = replace(
             table, notes=[f"Missing, because they failed: {listing(absent)}.", *table.notes]
         )

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedtern.cli.progress import summary
-from fedtern.experiments import Experiment
+from fedtern.experiments import Experiment, titles
 from fedtern.reproduce import Results
 from fedtern.reproduce.estimates import Pace
 
@@ -33,7 +33,8 @@ class GridWatch:
         self._share = {cell.digest: results.reached(cell) / cell.iterations for cell in missing}
         self._before = self._done()
         self._running: dict[str, str] = {}
-        self._tasks = {cell.task for cell in missing}
+        self._held: set[str] = set()
+        self._titles = titles(missing)
         self._begin = self._said = time.monotonic()
         self._live = sys.stderr.isatty() and not quiet
         self._bar = Progress(
@@ -57,7 +58,7 @@ class GridWatch:
 
     def started(self, cell: Experiment) -> None:
         """A worker has been given a cell."""
-        self._running[cell.digest] = self._name(cell)
+        self._running[cell.digest] = self._titles[cell.digest]
         self._show()
 
     def moved(self, cell: Experiment, iteration: int) -> None:
@@ -67,19 +68,28 @@ class GridWatch:
         if time.monotonic() - self._said > _HEARTBEAT:
             self._say(f"{self._state()}, {self._left()}")
 
+    def held(self, cell: Experiment) -> None:
+        """Another process runs a cell."""
+        self._running.pop(cell.digest, None)
+        if cell.digest not in self._held:
+            self._held.add(cell.digest)
+            self._say(
+                f"{self._titles[cell.digest]} is being run by another process: waiting for it"
+            )
+        self._show()
+
     def ended(self, cell: Experiment, error: str | None) -> None:
         """A cell is finished, was stopped, or failed."""
         self._running.pop(cell.digest, None)
         if error is not None:
-            self._say(f"{self._name(cell)} failed: {error}")
+            self._say(f"{self._titles[cell.digest]} failed: {error}")
         elif rounds := self.results.rounds(cell):
             self.ready += 1
             self._share[cell.digest] = 1.0
-            self._say(f"{self.ready}/{self.total}  {self._name(cell)}: {summary(rounds[-1])}")
+            self._say(
+                f"{self.ready}/{self.total}  {self._titles[cell.digest]}: {summary(rounds[-1])}"
+            )
         self._show()
-
-    def _name(self, cell: Experiment) -> str:
-        return f"{cell.task} {cell.title}" if len(self._tasks) > 1 else cell.title
 
     def _state(self) -> str:
         running = f": {', '.join(self._running.values())}" if self._running else ""

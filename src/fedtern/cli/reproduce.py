@@ -15,7 +15,7 @@ from fedtern.cli.errors import one_sentence
 from fedtern.cli.grid import GridWatch
 from fedtern.cli.numbers import numbers
 from fedtern.cli.session import checkpoint_seconds, command_line, interruptible
-from fedtern.experiments import Experiment
+from fedtern.experiments import Experiment, titles
 from fedtern.reproduce import Results, Settings, run_cells
 
 _NAMED = 3  # runs that failed for one reason; the rest is counted
@@ -115,11 +115,11 @@ def _run(
 
 def _complain(cells: Sequence[Experiment], failed: dict[str, str]) -> None:
     """Say what failed, each reason once, and leave with exit code 1 if anything did."""
-    titles: dict[str, list[str]] = {}
-    for cell in {cell.digest: cell for cell in cells}.values():
-        if cell.digest in failed:
-            titles.setdefault(failed[cell.digest], []).append(cell.title)
-    for sentence, which in titles.items():
+    reasons: dict[str, list[str]] = {}
+    for digest, title in titles(cells).items():
+        if digest in failed:
+            reasons.setdefault(failed[digest], []).append(title)
+    for sentence, which in reasons.items():
         others = f" and {len(which) - _NAMED} more" if len(which) > _NAMED else ""
         typer.echo(f"fedtern: {'; '.join(which[:_NAMED])}{others}: {sentence}", err=True)
     if failed:

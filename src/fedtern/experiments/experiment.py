@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from fedtern.environment import Environment
 from fedtern.experiments.methods import MOST, complete, parse_method
 from fedtern.methods import Method, make_method
 from fedtern.names import look_up
-from fedtern.numbers import typed
+from fedtern.numbers import one_over
 from fedtern.training.sgd import Sgd
 from fedtern.training.tasks import TASKS, Task, get_task
 
@@ -141,7 +141,7 @@ class Experiment:
         default = complete({"name": self.method["name"]})
         shown = ("p_up", "local_steps", "delta")
         parts = [
-            f"{key}={typed(value)}"
+            f"{key}={_readable(value)}"
             for key, value in self.method.items()
             if key != "name"
             and (value != default[key] or key in shown)
@@ -163,7 +163,19 @@ class Experiment:
             unusual["momentum"] = self.momentum
         if self.seed:
             unusual["seed"] = self.seed
-        return " ".join([self.label, *(f"{k}={typed(v)}" for k, v in unusual.items())])
+        return " ".join([self.label, *(f"{k}={_readable(v)}" for k, v in unusual.items())])
+
+
+def titles(experiments: Iterable[Experiment]) -> dict[str, str]:
+    """What to call each of several, by its digest; the task is said where there are others.
+
+    >>> one, two = (Experiment.of(f"{model}-digits", "sgd") for model in ("logistic", "mlp"))
+    >>> list(titles([one]).values()), list(titles([one, two]).values())
+    (['sgd'], ['logistic-digits sgd', 'mlp-digits sgd'])
+    """
+    every = {each.digest: each for each in experiments}
+    several = len({each.task for each in every.values()}) > 1
+    return {d: f"{each.task} {each.title}" if several else each.title for d, each in every.items()}
 
 
 def _whole(name: str, value: Any, least: int) -> int:
@@ -172,3 +184,7 @@ def _whole(name: str, value: Any, least: int) -> int:
     if value >= MOST:
         raise ValueError(f"{name} must be a whole number below 2**63, got {value}")
     return value
+
+
+def _readable(value: Any) -> str:
+    return one_over(value) or str(value)

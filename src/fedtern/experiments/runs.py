@@ -19,7 +19,7 @@ from typing import IO
 from fedtern.data import Dataset, Split
 from fedtern.engines.local import Federation, Round, advance
 from fedtern.engines.simulation import federate
-from fedtern.errors import StoreError
+from fedtern.errors import HeldError, StoreError
 from fedtern.experiments.configuration import Configuration
 from fedtern.experiments.experiment import Experiment
 from fedtern.experiments.metrics import read_rounds, write_round
@@ -181,7 +181,7 @@ class Run:
         try:
             lock = Lock(self.path)
         except BlockingIOError:
-            raise StoreError(f"{self.path} is being run by another process") from None
+            raise HeldError(f"{self.path} is being run by another process") from None
         try:
             yield
         finally:

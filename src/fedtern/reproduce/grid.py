@@ -26,6 +26,9 @@ class Watch(Protocol):
     def moved(self, cell: Experiment, iteration: int) -> None:
         """A cell has come so far."""
 
+    def held(self, cell: Experiment) -> None:
+        """Another process runs a cell: it will be looked at again."""
+
     def ended(self, cell: Experiment, error: str | None) -> None:
         """A cell is finished, was stopped, or failed with an error in a sentence."""
 
@@ -37,6 +40,9 @@ class Nobody:
         """Look away."""
 
     def moved(self, cell: Experiment, iteration: int) -> None:
+        """Look away."""
+
+    def held(self, cell: Experiment) -> None:
         """Look away."""
 
     def ended(self, cell: Experiment, error: str | None) -> None:
@@ -58,7 +64,8 @@ def run_cells(
 
     Finished runs are not repeated, started ones go on. Each of the ``workers`` processes (one for
     each core, if None) has one thread and one cell at a time. When ``stopped`` says so, cells are
-    saved where they are. A cell that fails does not stop the others.
+    saved where they are. A cell that fails does not stop the others; one that another process runs
+    is waited for when the rest is done.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
@@ -142,11 +149,15 @@ class _Crew:
 
     def _settle(self, worker: Worker, cell: Experiment, said: Ended | None) -> None:
         """A cell is over, because its worker says so or is no more."""
-        error = said.error if said else worker.epitaph()
-        if error is not None:
-            self.failed[cell.digest] = error
-        self.watch.ended(cell, error)
         worker.cell = None
+        if said and said.held:
+            self.watch.held(cell)
+            self.waiting += () if self._stopping else (cell,)
+        else:
+            error = said.error if said else worker.epitaph()
+            if error is not None:
+                self.failed[cell.digest] = error
+            self.watch.ended(cell, error)
         if said:
             self._give(worker)
             return

@@ -23,8 +23,12 @@ NOTES = (
     "MB (millions of bytes) are those of one of the clients that take part in a round, summed over"
     " rounds until the first evaluation that reaches the target: the mean over each round's"
     " clients, of messages that the other side decoded. A download counts all that its client had"
-    " missed. Evaluations are a fiftieth of a run apart.",
-    "By formula: the same count by the paper's formulas in place of bytes.",
+    " missed when it takes part; the broadcast that reaches the target, which clients download"
+    " later, is not in it. Where there are few rounds, as with FedAvg, down is thus below up."
+    " Evaluations are a fiftieth of a run apart.",
+    "By formula: the same count by the paper's formulas in place of bytes, with the rounds that"
+    " each client was in fact away. For signSGD that comes to less than with their mean, which the"
+    " paper takes.",
     "The paper's unit is the same, as its uncompressed row shows: 36,696 MB are 10,600 times the"
     " 3.46 MB of VGG11*. Its iterations are not ours, though: 1,606 MB of FedAvg n=100, for one,"
     " are 464 rounds of 100 iterations each, more than twice what Table II has.",
@@ -59,6 +63,17 @@ def goal(task: str, dense: float | None) -> float:
 def target(settings: Settings, results: Results) -> float:
     """The accuracy to reach, by uncompressed runs of the same settings where it takes them."""
     return goal(settings.task, Score.of(results, settings.with_seeds("sgd")).value)
+
+
+def until(settings: Settings, results: Results) -> str:
+    """How long bytes are counted, in words.
+
+    >>> from pathlib import Path
+    >>> until(Settings("cnn-kws"), Results(Path("runs")))
+    'until 90 %'
+    """
+    least = target(settings, results)
+    return f"until {100 * least:g} %" if math.isfinite(least) else "until the target"
 
 
 def reached(rounds: list[Round], accuracy: float) -> Round | None:

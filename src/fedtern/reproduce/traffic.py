@@ -45,8 +45,7 @@ def draw_traffic(axes: Any, methods: Sequence[str], settings: Settings, results:
             _foot(axes, place, table4.absent(score), "black")
     axes.set_xticks(range(len(methods)), labels, fontsize=9)
     stars = "; stars: the paper's" if any(settings.task in t for t in TRAFFIC.values()) else ""
-    goal = 100 * table4.target(settings, results)
-    axes.set(yscale="log", ylabel=f"MB until {goal:g} %")
+    axes.set(yscale="log", ylabel=f"MB {table4.until(settings, results)}")
     axes.set_xlabel(f"dark: up, pale: down{stars}")
     low, high = axes.get_ylim()
     axes.set_ylim(low / 4, high)  # room for the numbers

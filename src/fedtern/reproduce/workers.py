@@ -17,10 +17,11 @@ from pathlib import Path
 import torch
 
 from fedtern.engines.local import Federation
-from fedtern.errors import in_a_sentence
+from fedtern.errors import HeldError, in_a_sentence
 from fedtern.experiments import Experiment, open_run
 
 _NEWS_SECONDS = 0.2  # between two words about a cell's progress
+_HELD_SECONDS = 2.0  # until it is tried again what another process runs
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -36,9 +37,13 @@ class Orders:
 
 @dataclass(frozen=True)
 class Ended:
-    """The last word about a cell; ``error`` says why it failed, if it did."""
+    """The last word about a cell; ``error`` says why it failed, if it did.
+
+    One that is ``held`` was not begun: another process runs it.
+    """
 
     error: str | None = None
+    held: bool = False
 
 
 class Worker:
@@ -101,6 +106,9 @@ def work(pipe: Connection, orders: Orders) -> None:
     while (cell := pipe.recv()) is not None:
         try:
             _run(cell, pipe, orders)
+        except HeldError as error:
+            pipe.poll(_HELD_SECONDS)  # or until there is something else to do
+            pipe.send(Ended(in_a_sentence(error), held=True))
         except Exception as error:
             pipe.send(Ended(in_a_sentence(error)))
         else:
