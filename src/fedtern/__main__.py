@@ -13,6 +13,8 @@ def main() -> None:
         if error.name not in ("typer", "rich"):
             raise
         sys.exit(f"the command line needs {error.name}: pip install 'fedtern[cli]'")
+    except KeyboardInterrupt:  # before there is anything to save
+        sys.exit(130)
     app()
 
 

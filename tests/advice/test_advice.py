@@ -276,10 +276,11 @@ def write_run(path, seed, accuracies, finished=True, method=STC, iterations=300)
         "learning_rate": 0.04, "momentum": 0.0, "weight_decay": 0.0, "seed": seed,
     }  # fmt: skip
     (path / "config.json").write_text(json.dumps({**config, "finished": finished}))
+    tested = [iterations * (i + 1) // len(accuracies) for i in range(len(accuracies))]
     lines = [
         {
-            "iteration": 100 * (i + 1), "accuracy": accuracy, "up_bytes_mean": 6000.0 * (i + 1),
-            "down_bytes_mean": 30000.0 * (i + 1), "dense_bytes": 4 * 7850 * 100 * (i + 1),
+            "iteration": tested[i], "accuracy": accuracy, "up_bytes_mean": 6000.0 * (i + 1),
+            "down_bytes_mean": 30000.0 * (i + 1), "dense_bytes": 4 * 7850 * tested[i],
         }
         for i, accuracy in enumerate(accuracies)
     ]  # fmt: skip
@@ -302,10 +303,11 @@ def test_seeds_of_one_cell_become_one_record_and_unfinished_runs_none(tmp_path):
 def test_curves_are_whole_and_only_those_measured_alike_are_averaged(tmp_path):
     accuracies = [0.1 + i / 200 for i in range(60)]
     accuracies[37] = 0.95
-    (whole,) = collect([write_run(tmp_path / "a", 0, accuracies)], {"logistic-mnist": 5000})
+    run = write_run(tmp_path / "a", 0, accuracies, iterations=6000)
+    (whole,) = collect([run], {"logistic-mnist": 10_000})
     assert (len(whole.points), whole.best) == (60, 0.95)
     assert whole.reaching(0.95).iteration == 3800
-    assert (whole.iterations, whole.own_iterations) == (300, 5000)
+    assert (whole.iterations, whole.own_iterations) == (6000, 10_000)
     again = write_run(tmp_path / "b", 0, accuracies)
     (twice,) = collect([again, again])
     assert twice.seeds == 1
@@ -385,3 +387,43 @@ def test_mixtures_of_classes_are_not_taken_for_iid_data():
     assert advise(alike, mixed).far
     assert not advise(apart, mixed).far
     assert "dirichlet data (concentration 0.05)" in advise(apart, mixed).scene.name
+
+
+def test_a_run_whose_metrics_are_cut_off_does_not_count(tmp_path):
+    whole = write_run(tmp_path / "a", 0, [0.5, 0.8, 0.9])
+    metrics = tmp_path / "a" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text()[:-10])
+    assert len(collect([whole])) == 1
+    assert collect([load_run(tmp_path / "a")]) == []
+    out = CliRunner().invoke(app, ["advise", "--runs", str(tmp_path / "a")])
+    assert "is finished, but its metrics.jsonl ends early, and does not count" in out.stderr
+    nowhere = CliRunner().invoke(app, ["advise", "--runs", str(tmp_path)])
+    assert (
+        f"{tmp_path} holds no config.json: it is no run, though runs may be in it" in nowhere.stderr
+    )
+
+
+def test_what_lessons_leave_open_is_as_in_the_run_that_says_how_sparse():
+    advice = advise(Situation(batch_size=10**6), load())
+    assert advice.far
+    (row,) = [e for e in advice.estimates if e.record.method == advice.method]
+    assert advice.momentum == row.record.momentum
+    assert any(reason.startswith(f"momentum {advice.momentum:g}: ") for reason in advice.reasons)
+
+
+def test_runs_of_like_clients_are_not_gone_by_where_clients_differ():
+    assert "5 classes each" in advise(Situation(classes=5), load()).scene.name
+
+
+def test_nobody_downloads_more_than_the_model():
+    advice = advise(Situation(clients=10**6, participation=1e-4, classes=2), load())
+    stc = next(e for e in advice.estimates if e.record.method["name"] == "stc")
+    assert stc.down <= stc.rounds * 4_000_100
+
+
+@pytest.mark.parametrize("option", [["--up", "1e-310"], ["--latency", "1.7e308"]])
+def test_what_takes_for_ever_is_no_number_in_json(option):
+    out = CliRunner().invoke(app, ["advise", *option, "--json"])
+    assert out.exit_code == 0, out.output
+    found = json.loads(out.stdout, parse_constant=pytest.fail)
+    assert None in {row["seconds"] for row in found["estimates"]}

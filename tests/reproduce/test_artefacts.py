@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from fedtern import Environment
 from fedtern.cli import app
+from fedtern.cli.artefacts import make
 from fedtern.experiments import Experiment
 from fedtern.reproduce import ARTEFACTS, Artefact, Results, Settings, Table
 from fedtern.reproduce.outputs import write_pictures, write_table
@@ -291,6 +292,96 @@ def test_the_list_says_what_is_done_and_how_long_the_rest_takes(tmp_path):
     shown = CliRunner().invoke(app, line).stdout
     assert "times from 1 finished runs" in shown
     assert "about" in shown or "under 1 min" in shown
+
+
+def test_a_part_of_a_figure_can_be_listed(tmp_path):
+    part = ["--values", "1,2", "--place", "10/100", "--momentum", "0", "--out", str(tmp_path)]
+    one = CliRunner().invoke(app, ["reproduce", "fig6", "--list", *part, "--json"])
+    assert one.exit_code == 0, one.output
+    (row,) = json.loads(one.stdout)["artefacts"]
+    assert (row["artefact"], row["runs"]) == ("fig6", 6)
+    every = CliRunner().invoke(app, ["reproduce", "--list", *part, "--iterations", "50"])
+    assert every.exit_code == 0, every.output
+    assert "there is no place '10/100'; there are non-iid, iid" in every.stdout
+    assert "1 seed, 50 iterations; runs under" in every.stdout
+    wrong = CliRunner().invoke(app, ["reproduce", "fig2", "--list", *part])
+    assert (wrong.exit_code, wrong.stdout) == (1, "")
+
+
+def test_a_page_that_another_command_made_is_not_replaced_in_silence(tmp_path):
+    settings, runs = Settings(TASK, iterations=800, methods=("sgd",)), Results(tmp_path / "runs")
+    for cell in ARTEFACTS["table4"].cells(replace(settings, seeds=2)):
+        finish(runs.out, cell, 0.5)
+    line = f"reproduce table4 --task {TASK} --iterations 800 --method sgd --out {runs.out}"
+
+    def said(*more):
+        words = [*line.split(), "--results", str(tmp_path / "results"), *more]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
+        return result.stderr
+
+    assert said("--seeds", "2") == said("--seeds", "2") == ""
+    assert f"--task {TASK} --seeds 2 --iterations 800 --method sgd`; that command makes" in said()
+
+
+def test_what_is_trained_for_whole_rounds_longer_than_the_rest_is_named(tmp_path):
+    def notes(artefact, iterations, **others):
+        settings = Settings(TASK, iterations=iterations, **others)
+        for cell in ARTEFACTS[artefact].cells(settings):
+            finish(tmp_path / artefact / str(iterations), cell, 0.5)
+        runs = Results(tmp_path / artefact / str(iterations))
+        return make(ARTEFACTS[artefact], settings, runs, tmp_path).table.notes
+
+    for artefact in ("table4", "fig10", "fig11"):
+        (note,) = [n for n in notes(artefact, 500) if n.startswith("A round is never split")]
+        assert note.endswith("longer: FedAvg n=400 for 800 iterations.")
+    assert not any("never split" in note for note in notes("fig10", 800))
+    short = notes("fig12", 50)
+    assert any("STC p=1/100, n=100 for 100" in note for note in short)
+    assert not any("n = 1/p" in note and "p = 1/100" in note for note in short)
+
+
+def test_figure_2_says_which_momentum_it_has(tmp_path):
+    for momentum, words in (((), "momentum of 0.9."), ((0.0,), "momentum of 0.")):
+        settings = Settings(TASK, momentum=momentum)
+        assert words in ARTEFACTS["fig2"].table(settings, Results(tmp_path)).notes[1]
+
+
+@pytest.mark.parametrize("option", ["--out", "--results"])
+def test_a_file_in_the_way_is_said_before_anything_is_run(tmp_path, monkeypatch, option):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").write_text("")
+    result = CliRunner().invoke(app, f"reproduce fig2 --task {TASK} {option} taken".split())
+    assert result.stderr == f"fedtern: {option} must be a directory, and taken is a file\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_programs_are_told_what_failed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = f"reproduce fig6 --task {TASK} --iterations 5 --values 11 --place 10/10 --momentum 0"
+    result = CliRunner().invoke(app, [*line.split(), "--method", "stc", "--json"])
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert found["artefacts"] == []
+    (failed,) = found["failed"]
+    assert "classes_per_client=11" in failed["run"]
+    assert failed["error"] in result.stderr
+
+
+def test_a_method_without_bars_has_its_place_in_the_picture(tmp_path):
+    settings = Settings(TASK, methods=("sgd", "stc"))
+    cells = ARTEFACTS["table4"].cells(settings)
+    for cell in cells:
+        finish(tmp_path, cell, 0.95 if cell is cells[0] else 0.1)
+    for asked, marks in ((settings, True), (replace(settings, methods=("stc",)), False)):
+        figure = Figure()
+        ARTEFACTS["table4"].draw(asked, Results(tmp_path), figure)
+        (axes,) = figure.axes
+        low, high = axes.get_xlim()
+        names = axes.get_xticklabels()
+        assert low < 0
+        assert high > len(names) - 1
+        assert bool(len(axes.get_yticks())) == marks
 
 
 def commands():

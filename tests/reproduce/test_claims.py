@@ -392,11 +392,18 @@ def test_an_artefact_is_judged_by_its_own_cells_only(tmp_path):
     assert not any("Lesson 2" in line for line in lines)
 
 
-@pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_text("")])
-def test_a_finished_run_without_its_metrics_is_named_everywhere(tmp_path, spoil):
-    finish(tmp_path, cell("sgd"), 0.9)
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda path: path.unlink(), "is missing or empty"),
+        (lambda path: path.write_text(""), "is missing or empty"),
+        (lambda path: path.write_text(path.read_text()[:-10]), "ends early"),
+    ],
+)
+def test_a_finished_run_without_all_of_its_metrics_is_named_everywhere(tmp_path, spoil, words):
+    finish(tmp_path, cell("sgd"), 0.8, 0.9)
     spoil(tmp_path / cell("sgd").digest / "metrics.jsonl")
-    with pytest.raises(StoreError, match=r"is missing or empty, though its run is finished: move"):
+    with pytest.raises(StoreError, match=f"{words}, though its run is finished: move"):
         Results(tmp_path).rounds(cell("sgd"))
     out = CliRunner().invoke(app, ["reproduce", "--check", "--out", str(tmp_path)])
     assert "fedtern: left out: " in out.stderr

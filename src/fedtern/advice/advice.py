@@ -107,9 +107,13 @@ def _by_lessons(
             "25 local iterations: rounds are slow, and on iid data delay does as little harm as"
             " sparsity (Figure 12)"
         )
-    careful = situation.momentum_harms or situation.rarely
-    momentum = 0.0 if careful else 0.9
-    if careful and not situation.momentum_harms:
+    momentum = 0.0 if situation.momentum_harms or situation.rarely else 0.9
+    if momentum and quickest:
+        momentum = quickest.record.momentum
+        reasons.append(f"momentum {momentum:g}: as in the quickest of those runs")
+    elif momentum:
+        reasons.append(f"momentum {momentum:g}: nothing that lesson 6 warns of is the case here")
+    elif not situation.momentum_harms:
         reasons.append("momentum 0: that of clients which seldom take part is old (Figure 8)")
     return Advice(situation, method, momentum, tuple(reasons), tuple(shown(found)), scene)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedtern.advice import hardships
 from fedtern.advice.lessons import COMPARED
 from fedtern.advice.records import Point, Record
 from fedtern.advice.situation import Situation
@@ -70,7 +71,9 @@ class Scene:
             (0.15, situation.parameters, self.records[0].parameters),
         )
         unevenly = 0.3 if e.gamma != 1 or e.split != "classes" or e.public else 0.0
-        return unevenly + sum(weight * abs(math.log(a / b)) for weight, a, b in apart)
+        # What half of the lessons are about: whether clients differ at all.
+        otherwise = 0.5 * (hardships.non_iid(_classes(e), _ALL) != situation.skewed)
+        return unevenly + otherwise + sum(w * abs(math.log(a / b)) for w, a, b in apart)
 
 
 def _data(e: Environment) -> str:
@@ -152,11 +155,13 @@ def _estimate(situation: Situation, record: Record, target: float) -> Estimate:
     sizes = Layout.flat(record.parameters), Layout.flat(situation.parameters)
     up = _scaled(point.up, rounds, *(bits(method.up, size) / 8 for size in sizes))
     away = record.environment.participation, situation.participation
-    missed = (
+    before, after = (
         min(bits(method.down, size, max(round(1 / share), 1)) / 8, 4 * size.size)
         for size, share in zip(sizes, away, strict=True)
     )
-    down = _scaled(point.down, rounds, *missed)
+    down = _scaled(point.down, rounds, before, after)
+    if before < 4 * record.parameters:  # what was recorded is parts of a model; never more than one
+        down = min(down, rounds * (4 * situation.parameters + _AROUND))
     sending = 8 * (up / situation.up + down / situation.down)
     seconds = rounds * situation.latency + sending + point.iteration * situation.step
     return Estimate(record, target, reached, rounds, up, down, seconds)

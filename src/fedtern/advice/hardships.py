@@ -6,7 +6,7 @@ SMALL_BATCH = 20  # that of the paper's base: its figures go down from there
 LOW_PARTICIPATION = 0.1  # likewise
 
 
-def non_iid(classes: int, of_classes: int) -> bool:
+def non_iid(classes: float, of_classes: int) -> bool:
     """Whether clients hold fewer than all classes."""
     return classes < of_classes
 

@@ -50,8 +50,9 @@ class Record:
 
 
 def is_finished(run: Run) -> bool:
-    """Whether a run has come to its end, so that it can be a record."""
-    return bool(run.config.get("finished") and run.evaluations)
+    """Whether a run has come to its end, and tells of it, so that it can be a record."""
+    told = run.last.get("iteration", 0) if run.config.get("finished") else 0
+    return bool(told and told >= run.config.get("iterations", 0))
 
 
 def collect(runs: Iterable[Run], tasks: Mapping[str, int] | None = None) -> list[Record]:

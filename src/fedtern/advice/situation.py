@@ -43,20 +43,28 @@ class Situation:
     def __post_init__(self) -> None:
         Environment(self.clients, self.participation, batch_size=self.batch_size)  # if it can be
         for name in ("of_classes", "parameters"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            if not 1 <= getattr(self, name) < 1 << 63:
+                raise ValueError(
+                    f"{name} must be at least 1 and below 2**63, got {getattr(self, name)}"
+                )
         if not 1 <= self.classes <= self.of_classes:
             raise ValueError(
                 f"classes must be between 1 and the {self.of_classes} there are, got {self.classes}"
             )
         for name in ("up", "down"):
             if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be a positive speed, got {getattr(self, name)}")
+                raise ValueError(
+                    f"{name} must be a positive speed, got {getattr(self, name):g} bit/s"
+                )
         for name in ("latency", "step"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+                raise ValueError(
+                    f"{name} must be a number of seconds, not negative, got {getattr(self, name)}"
+                )
         if not 0 <= self.within < 1:
-            raise ValueError(f"within must be less than all, and not negative, got {self.within}")
+            raise ValueError(
+                f"within must be less than 100 points, and not negative, got {100 * self.within:g}"
+            )
 
     @property
     def skewed(self) -> bool:

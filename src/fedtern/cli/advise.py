@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,7 +69,12 @@ def _say_what_did_not_count(own: list[Run], counted: list[Record], advice: Advic
     """Nobody should believe that a run was gone by which was not."""
     for run in own:
         if not is_finished(run):
-            typer.echo(f"fedtern: {run.path} is not finished and does not count", err=True)
+            cut = (
+                "finished, but its metrics.jsonl ends early," if run.config.get("finished") else ""
+            )
+            typer.echo(
+                f"fedtern: {run.path} is {cut or 'not finished'} and does not count", err=True
+            )
     used = advice.scene.records if advice.scene else ()
     if counted and not any(record in used for record in counted):
         where = advice.scene.name if advice.scene else "none"
@@ -90,7 +96,8 @@ def _plain(advice: Advice) -> dict[str, Any]:
             "rounds": found.rounds,
             "up_bytes": found.up,
             "down_bytes": found.down,
-            "seconds": found.seconds,
+            # JSON has no infinity, which is how long a link without speed takes.
+            "seconds": found.seconds if math.isfinite(found.seconds) else None,
         }
         for found in advice.estimates
     ]

@@ -18,9 +18,10 @@ from rich.table import Table as RichTable
 from fedtern.cli.consoles import console
 from fedtern.engines.trainers import cores
 from fedtern.errors import MissingExtraError
-from fedtern.experiments import titles
+from fedtern.experiments import Experiment, titles
 from fedtern.names import look_up
 from fedtern.report.words import listed as listing
+from fedtern.report.words import method_label
 from fedtern.reproduce import ARTEFACTS, Artefact, Results, Settings, Table
 from fedtern.reproduce.artefact import OPTIONS
 from fedtern.reproduce.estimates import Pace
@@ -57,18 +58,28 @@ def choose(name: str, settings: Settings, task: str | None) -> Chosen:
 
 
 def list_artefacts(
-    settings: Settings, task: str | None, found: Results, workers: int | None, as_json: bool
+    artefact: str | None,
+    settings: Settings,
+    task: str | None,
+    found: Results,
+    workers: int | None,
+    as_json: bool,
 ) -> None:
-    """Say of every artefact how many runs it takes, how many are done, and how long the rest is."""
+    """Say of every artefact how many runs it takes, how many are done, and how long the rest is.
+
+    Of one that is named, say that alone, or why it cannot be made as asked for.
+    """
     pace = Pace.measured(found)
     rows: list[dict[str, Any]] = []
-    for name in (*ARTEFACTS, ALL):
+    for name in (*ARTEFACTS, ALL) if artefact is None else (artefact,):
         try:
             chosen = choose(name, settings, task)
+            every = {c.digest: c for each, its in chosen for c in each.cells(its)}
         except ValueError as error:  # such as a restriction that this one does not know
+            if artefact is not None:
+                raise
             rows.append({"artefact": name, "shows": str(error)})
             continue
-        every = {c.digest: c for each, its in chosen for c in each.cells(its)}
         missing = found.missing(every.values())
         whole, left = (
             math.ceil(sum(map(pace.seconds, cells)) / max(min(workers or cores(), len(cells)), 1))
@@ -83,9 +94,10 @@ def list_artefacts(
         typer.echo(json.dumps({"artefacts": rows, "task": settings.task}))
         return
     print_rows([_listed(row) for row in rows])
+    short = f", {settings.iterations:,} iterations" if settings.iterations is not None else ""
     typer.echo(
         f"for {task or f'{Settings.task} (fig13 to fig16: all four tasks)'},"
-        f" {settings.seeds} seed{'s'[: settings.seeds > 1]}{', quick' if settings.quick else ''};"
+        f" {settings.seeds} seed{'s'[: settings.seeds > 1]}{short}{', quick' * settings.quick};"
         f" runs under {found.out}; {pace.source}"
     )
 
@@ -133,24 +145,54 @@ def make(artefact: Artefact, settings: Settings, found: Results, directory: Path
         pictures = []
     table, cells = artefact.table(settings, found), artefact.cells(settings)
     judged = [*artefact.findings(settings, found), *verdicts(found, cells)]
-    table = replace(table, notes=[*table.notes, *judged])
+    table = replace(table, notes=[*table.notes, *_longer(cells), *judged])
     names = titles(cells)
     if absent := [names[cell.digest] for cell in found.missing(cells)]:
         table = replace(
             table, notes=[f"Missing, because they failed: {listing(absent)}.", *table.notes]
         )
-    note = settings.note if cells else settings.task
-    lead = f"{note}\n\n```sh\n{settings.command(artefact.name)}\n```"
+    note, command = settings.note if cells else settings.task, settings.command(artefact.name)
+    _say_what_is_replaced(stem.with_name(f"{stem.name}.md"), command)
+    lead = f"{note}\n\n```sh\n{command}\n```"
     files = write_table(table, stem, lead=lead, pictures=pictures) + pictures
     return Made(artefact.name, note, table, files)
 
 
-def show(made: Sequence[Made], as_json: bool, *, alone: bool) -> None:
-    """Print what was made; several together are named with their files only."""
+def _longer(cells: Sequence[Experiment]) -> list[str]:
+    """What was trained for longer than the page says, if anything was."""
+    told = {}
+    for cell in cells:
+        if cell.trained > cell.iterations:
+            told[cell.task, method_label(cell.method)] = f"{cell.trained:,}"
+    tasks = len({cell.task for cell in cells})
+    each = [f"{label}{f' ({task})' * (tasks > 1)} for {n}" for (task, label), n in told.items()]
+    some = "A round is never split, so that some are trained for longer"
+    return [f"{some}: {listing(each)} iterations."] if each else []
+
+
+def _say_what_is_replaced(page: Path, command: str) -> None:
+    """A first look is no secret when it takes the place of a longer one."""
+    text = page.read_text(errors="replace") if page.exists() else ""
+    before = text.partition("```sh\n")[2].partition("\n```")[0]
+    if before and before != command:
+        typer.echo(
+            f"fedtern: {page} was made by `{before}`; that command makes it again, from its runs",
+            err=True,
+        )
+
+
+def show(
+    made: Sequence[Made], as_json: bool, failed: Sequence[tuple[str, str]], *, alone: bool
+) -> None:
+    """Print what was made; several together are named with their files only.
+
+    ``failed`` has runs with their errors, for programs: people are told otherwise.
+    """
     if as_json:
         objects = [_plain(each) for each in made]
-        if objects:
-            typer.echo(json.dumps(objects[0] if alone else {"artefacts": objects}))
+        told = objects[0] if alone and objects else {"artefacts": objects}
+        errors = [{"run": title, "error": sentence} for title, sentence in failed]
+        typer.echo(json.dumps({**told, "failed": errors}))
         return
     for each in made:
         typer.echo(f"{each.table.title}\n{each.note}")

@@ -79,21 +79,24 @@ def reproduce(
             numbers(momentum),
         )
         if listed or artefact is None:
-            list_artefacts(settings, task, found, workers, as_json)
+            list_artefacts(artefact, settings, task, found, workers, as_json)
             return
         chosen = choose(artefact, settings, task)
+        for option, where in (("--out", out), ("--results", results)):
+            if where.exists() and not where.is_dir():  # said before days of training, not after
+                raise ValueError(f"{option} must be a directory, and {where} is a file")
         # All cells with one seed first: there is something to see early.
         cells = sorted((c for each, its in chosen for c in each.cells(its)), key=lambda c: c.seed)
         failed = _run(cells, found, workers, quiet=as_json)
         made = [make(each, its, found, results) for each, its in chosen if found.any(each, its)]
-        show(made, as_json, alone=len(chosen) == 1)
-    _complain(cells, failed)
+        show(made, as_json, failed, alone=len(chosen) == 1)
+    _complain(failed)
 
 
 def _run(
     cells: Sequence[Experiment], found: Results, workers: int | None, *, quiet: bool
-) -> dict[str, str]:
-    """Run what is missing and show how far it is; the errors of cells that failed."""
+) -> list[tuple[str, str]]:
+    """Run what is missing and show how far it is; what failed, each run with its error."""
     missing = found.missing(cells)
     total = len({cell.digest for cell in cells})
     with interruptible() as interrupts, GridWatch(total, missing, found, quiet=quiet) as watch:
@@ -110,15 +113,14 @@ def _run(
     if interrupts:
         typer.echo("stopped; go on with the same command", err=True)
         raise typer.Exit(130)
-    return failed
+    return [(title, failed[digest]) for digest, title in titles(cells).items() if digest in failed]
 
 
-def _complain(cells: Sequence[Experiment], failed: dict[str, str]) -> None:
+def _complain(failed: Sequence[tuple[str, str]]) -> None:
     """Say what failed, each reason once, and leave with exit code 1 if anything did."""
     reasons: dict[str, list[str]] = {}
-    for digest, title in titles(cells).items():
-        if digest in failed:
-            reasons.setdefault(failed[digest], []).append(title)
+    for title, sentence in failed:
+        reasons.setdefault(sentence, []).append(title)
     for sentence, which in reasons.items():
         others = f" and {len(which) - _NAMED} more" if len(which) > _NAMED else ""
         typer.echo(f"fedtern: {'; '.join(which[:_NAMED])}{others}: {sentence}", err=True)

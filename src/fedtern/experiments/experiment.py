@@ -98,6 +98,16 @@ class Experiment:
         own, rates = TASKS.get(self.task), (self.learning_rate, self.weight_decay)
         return own is None or rates == (own.learning_rate, own.weight_decay)
 
+    @property
+    def trained(self) -> int:
+        """The iterations that it ends after: a round, of several local ones, is never split.
+
+        >>> Experiment.of("logistic-mnist", "fedavg:local_steps=400").trained
+        5200
+        """
+        local = self.make_method().local_steps
+        return -(-self.iterations // local) * local
+
     def to_json(self) -> dict[str, Any]:
         """The experiment as JSON would have it."""
         return asdict(self)

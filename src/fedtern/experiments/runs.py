@@ -66,10 +66,12 @@ class Run:
 
     def outcome(self) -> list[Round]:
         """Every evaluation of a finished run, the end last."""
-        if not (rounds := self.rounds()):
+        rounds = self.rounds()
+        if not rounds or rounds[-1].iteration < self.experiment.iterations:
+            what = "ends early" if rounds else "is missing or empty"
             raise StoreError(
-                f"{self.metrics} is missing or empty, though its run is finished: move {self.path}"
-                " away to run it again"
+                f"{self.metrics} {what}, though its run is finished: move {self.path} away to run"
+                " it again"
             )
         return rounds
 

@@ -59,6 +59,10 @@ def load_run(path: str | PathLike[str]) -> Run:
     path = Path(path)
     if not path.is_dir():
         raise RunError(f"{path} is not a run directory")
+    if not (path / "config.json").exists():
+        raise RunError(
+            f"{path} holds no config.json: it is no run, though runs may be in it ({path / '*'})"
+        )
     config = _object(path / "config.json")
     method = config.get("method")
     if not isinstance(method, dict) or not isinstance(method.get("name"), str):

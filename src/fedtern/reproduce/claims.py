@@ -113,7 +113,8 @@ NOTES = (
     "Every finished run at its task's own learning rate counts, whoever asked for it; where one"
     " place was run for several numbers of iterations, the task's own or else the longest runs."
     " Verdicts go by runs of the task's own length. Shorter ones are counted apart: FedAvg with"
-    " n = 400 has few rounds in them, on iid data as well.",
+    " n = 400 has few rounds in them, on iid data as well. A round is never split: where the"
+    " iterations are no multiple of n, FedAvg is trained to the next one.",
     "Accuracies are the highest of each run, on average over the seeds that both sides have, ±"
     " their standard deviation. That favours who is tested more often: 50 times, but FedAvg not"
     " more than once a round. Of momentum on and off the better one counts for each method, as in"

@@ -56,10 +56,15 @@ class Curves:
 
     def seeds(self, settings: Settings, place: str, method: str) -> list[Experiment]:
         """The runs of one curve."""
+        return settings.with_seeds(method, self.places[place], self.momentum_of(settings))
+
+    def momentum_of(self, settings: Settings) -> float | None:
+        """The momentum that was asked for, or else the figure's; None for the task's own."""
         if len(settings.momentum) > 1:
-            raise ValueError(f"a curve has one momentum, got {len(settings.momentum)}")
-        momentum = settings.momentum[0] if settings.momentum else self.momentum
-        return settings.with_seeds(method, self.places[place], momentum)
+            raise ValueError(
+                f"a curve has one momentum, got {len(settings.momentum)}: ask for one at a time"
+            )
+        return settings.momentum[0] if settings.momentum else self.momentum
 
 
 FIGURE_2 = Curves(
@@ -73,8 +78,8 @@ FIGURE_2 = Curves(
     momentum=0.9,
     notes=(
         "non-iid (2): two classes for each client; non-iid (1): one. The words are the paper's.",
-        "10 clients that all take part, with a momentum of 0.9. The paper does not say which delay"
-        " and which sparsity it uses here: n=100 and p=1/100 are ours.",
+        "10 clients that all take part, with a momentum of {momentum:g}. The paper does not say"
+        " which delay and which sparsity it uses here: n=100 and p=1/100 are ours.",
         "The paper's rows are VGG11* on CIFAR-10 and logistic regression on MNIST and, by its"
         " caption, on Fashion-MNIST; here each task is a figure of its own.",
         "The paper prints no numbers here: all methods are close to uncompressed SGD on iid data,"
@@ -135,8 +140,12 @@ def table(curves: Curves, settings: Settings, results: Results) -> Table:
             head = {"where": _PANELS[place], "method": settings.label(method)}
             shown.append({**head, "best": percent(score.best), "final": percent(score.final)})
     title = curves.title + (" (quick)" if settings.quick else "")
-    several = ["± is the standard deviation over seeds."] if settings.seeds > 1 else []
-    return Table(title, values, shown, [*curves.notes, *several])
+    notes = [note.format(momentum=curves.momentum_of(settings)) for note in curves.notes]
+    if settings.seeds > 1:
+        notes.append(
+            "± is the standard deviation over seeds; shaded is from the lowest to the highest."
+        )
+    return Table(title, values, shown, notes)
 
 
 def _means(cells: Sequence[Experiment], results: Results) -> list[tuple[Round, ...]]:

@@ -128,7 +128,9 @@ def sparsity_beats_delay(settings: Settings, results: Results) -> list[str]:
     """Figure 12: STC at p = 1/n against FedAvg with n local steps."""
     grids = _grids(FIGURE_12, settings, results)
     steps, rates = FIGURE_12.rows[1], FIGURE_12.columns[1]
-    pairs = [(steps.index(n), rates.index(1 / n)) for n in steps if n > 1 and 1 / n in rates]
+    # A round is never split: runs too short for whole ones have been trained for longer.
+    whole = [n for n in steps if n > 1 and settings.planned % n == 0]
+    pairs = [(steps.index(n), rates.index(1 / n)) for n in whole if 1 / n in rates]
     ahead = {
         place: [grid[0][column] - grid[row][0] for row, column in pairs]
         for place, grid in grids.items()

@@ -19,7 +19,6 @@ _STAR = "the paper's numbers"
 NOTES = (
     "Accuracy in per cent: the highest of each run, as in the paper, and in brackets the last.",
     "m: the momentum of each client's SGD. All runs of a task have the same learning rate.",
-    "A round is never split, so that FedAvg may train for up to 399 iterations more.",
 )
 
 

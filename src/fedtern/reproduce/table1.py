@@ -36,7 +36,6 @@ NOTES = (
     " run of the same seed.",
     "Paper: its Table I in the same order (down?/rate/robust); ≠ names where the"
     " measured verdict is another.",
-    "A round is never split, so methods with local steps may train for more iterations.",
 )
 
 

@@ -47,8 +47,13 @@ def draw_traffic(axes: Any, methods: Sequence[str], settings: Settings, results:
     stars = "; stars: the paper's" if any(settings.task in t for t in TRAFFIC.values()) else ""
     axes.set(yscale="log", ylabel=f"MB {table4.until(settings, results)}")
     axes.set_xlabel(f"dark: up, pale: down{stars}")
-    low, high = axes.get_ylim()
-    axes.set_ylim(low / 4, high)  # room for the numbers
+    axes.set_xlim(-0.6, len(methods) - 0.4)  # whether or not there are bars at the ends
+    if axes.patches or axes.lines:
+        low, high = axes.get_ylim()
+        axes.set_ylim(low / 4, high)  # room for the numbers
+    else:
+        axes.set_yticks([], minor=False)
+        axes.set_yticks([], minor=True)
     tidy(axes)
 
 
