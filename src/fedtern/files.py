@@ -25,8 +25,10 @@ def write_whole(path: Path, chunks: Iterable[bytes], *, alone: bool = True) -> i
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
-    except BaseException:
+    except BaseException as error:
         draft.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # as where the disk is full
+            error.filename = str(path)
         raise
     sync_directory(path.parent)
     return size

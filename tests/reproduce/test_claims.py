@@ -301,6 +301,11 @@ def test_the_command_prints_and_writes_every_verdict(tmp_path, monkeypatch):
     assert len(json.loads(again.stdout)["comparisons"]) == len(rows)
 
 
+def test_a_task_that_there_is_not_is_named(tmp_path):
+    line = ["reproduce", "--check", "--task", "logistic-minst", "--out", str(tmp_path)]
+    assert "there is no task 'logistic-minst'" in CliRunner().invoke(app, line).stderr
+
+
 def test_the_check_replaces_nothing_where_there_is_nothing_to_check(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     finish(tmp_path / "runs", cell("stc"), 0.9)

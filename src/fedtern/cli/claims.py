@@ -13,6 +13,7 @@ from fedtern.reproduce import Results
 from fedtern.reproduce.judgements import read_judgements
 from fedtern.reproduce.outputs import CLAIMS_CSV, write_claims
 from fedtern.reproduce.scoreboard import check, judge
+from fedtern.training.tasks import get_task
 
 
 def show_claims(found: Results, directory: Path, task: str | None, as_json: bool) -> None:
@@ -27,7 +28,7 @@ def show_claims(found: Results, directory: Path, task: str | None, as_json: bool
     recorded = [run for run in found.recorded(say) if task in (None, run[0].task)]
     if not recorded:
         # Nothing at all is no reason to replace what an earlier command may have written.
-        which = "" if task is None else f" of {task}"
+        which = "" if task is None else f" of {get_task(task).name}"
         raise ValueError(
             f"there are no finished runs{which} under {found.out}: make some, such as with"
             " `fedtern reproduce fig6`, or say where they are with --out"
