@@ -29,6 +29,7 @@ from fedtern.reproduce.outputs import write_pictures, write_table
 from fedtern.reproduce.scoreboard import verdicts
 
 ALL = "all"
+NAMED = 3  # runs that failed; the rest is counted
 
 Chosen = list[tuple[Artefact, Settings]]
 
@@ -148,9 +149,8 @@ def make(artefact: Artefact, settings: Settings, found: Results, directory: Path
     table = replace(table, notes=[*table.notes, *_longer(cells), *judged])
     names = titles(cells)
     if absent := [names[cell.digest] for cell in found.missing(cells)]:
-        table = replace(
-            table, notes=[f"Missing, because they failed: {listing(absent)}.", *table.notes]
-        )
+        which = f"Missing, because they failed: {listing(absent, most=NAMED)}."
+        table = replace(table, notes=[which, *table.notes])
     note, command = settings.note if cells else settings.task, settings.command(artefact.name)
     _say_what_is_replaced(stem.with_name(f"{stem.name}.md"), command)
     lead = f"{note}\n\n```sh\n{command}\n```"

@@ -9,16 +9,15 @@ from typing import Annotated
 import typer
 
 from fedtern.cli import options as o
-from fedtern.cli.artefacts import choose, list_artefacts, make, show
+from fedtern.cli.artefacts import NAMED, choose, list_artefacts, make, show
 from fedtern.cli.claims import show_claims
 from fedtern.cli.errors import one_sentence
 from fedtern.cli.grid import GridWatch
 from fedtern.cli.numbers import numbers
 from fedtern.cli.session import checkpoint_seconds, command_line, interruptible
 from fedtern.experiments import Experiment, titles
+from fedtern.report.words import listed as listing
 from fedtern.reproduce import Results, Settings, run_cells
-
-_NAMED = 3  # runs that failed for one reason; the rest is counted
 
 
 def reproduce(
@@ -122,7 +121,6 @@ def _complain(failed: Sequence[tuple[str, str]]) -> None:
     for title, sentence in failed:
         reasons.setdefault(sentence, []).append(title)
     for sentence, which in reasons.items():
-        others = f" and {len(which) - _NAMED} more" if len(which) > _NAMED else ""
-        typer.echo(f"fedtern: {'; '.join(which[:_NAMED])}{others}: {sentence}", err=True)
+        typer.echo(f"fedtern: {listing(which, most=NAMED)}: {sentence}", err=True)
     if failed:
         raise typer.Exit(1)

@@ -159,10 +159,12 @@ def size(nbytes: float | None) -> str:
     return f"{nbytes:.0f} bytes"
 
 
-def listed(parts: list[str]) -> str:
-    """Words in a row, as in a sentence.
+def listed(parts: list[str], most: int | None = None) -> str:
+    """Words in a row, as in a sentence; of more than ``most``, the rest is counted.
 
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
+    >>> listed(["a", "b", "c"]), listed(["a", "b", "c"], most=1)
+    ('a, b and c', 'a and 2 more')
     """
+    if most is not None and len(parts) > most:
+        parts = [*parts[:most], f"{len(parts) - most} more"]
     return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
