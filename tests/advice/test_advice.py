@@ -398,9 +398,7 @@ def test_a_run_whose_metrics_are_cut_off_does_not_count(tmp_path):
     out = CliRunner().invoke(app, ["advise", "--runs", str(tmp_path / "a")])
     assert "is finished, but its metrics.jsonl ends early, and does not count" in out.stderr
     nowhere = CliRunner().invoke(app, ["advise", "--runs", str(tmp_path)])
-    assert (
-        f"{tmp_path} holds no config.json: it is no run, though runs may be in it" in nowhere.stderr
-    )
+    assert f"{tmp_path} is no run, though runs may be in it" in nowhere.stderr
 
 
 def test_what_lessons_leave_open_is_as_in_the_run_that_says_how_sparse():

@@ -107,7 +107,7 @@ def _go(experiment: Experiment, options: o.Simulating, *, resume: bool) -> tuple
     make = engine(options.engine, experiment, options.data_dir, options.device)
     this = open_run(experiment, options.out, command=command_line(), engine=options.engine)
     if this.finished():
-        return this.outcome()[-1], this.path
+        return this.outcome(), this.path
     if this.checkpoint.exists() and not resume:
         raise ValueError(f"{this.path} has been started before: add --resume to go on")
     torch.set_num_threads(options.threads)
@@ -130,7 +130,7 @@ def _go(experiment: Experiment, options: o.Simulating, *, resume: bool) -> tuple
         on = "go on" if options.engine == LOCAL else "begin again"
         typer.echo(f"stopped; {on} with the same command and --resume ({this.path})", err=True)
         raise typer.Exit(130)
-    return this.outcome()[-1], this.path
+    return this.outcome(), this.path
 
 
 def _report(paths: list[Path], out: Path) -> Path | None:

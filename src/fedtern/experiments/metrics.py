@@ -35,6 +35,17 @@ def read_rounds(path: Path) -> list[Round]:
         ) from error
 
 
+def read_all_rounds(path: Path, iterations: int) -> list[Round]:
+    """Every evaluation of a run that is finished, and so was trained for so many iterations."""
+    rounds = read_rounds(path)
+    if not rounds or rounds[-1].iteration < iterations:
+        what = "ends early" if rounds else "is missing or empty"
+        raise StoreError(
+            f"{path} {what}, though its run is finished: move {path.parent} away to run it again"
+        )
+    return rounds
+
+
 def _round(values: dict[str, Any]) -> Round:
     loss = math.inf if values["loss"] is None else values["loss"]
     return Round(**{**values, "loss": loss})

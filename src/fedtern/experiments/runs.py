@@ -22,7 +22,7 @@ from fedtern.engines.simulation import federate
 from fedtern.errors import HeldError, StoreError
 from fedtern.experiments.configuration import Configuration
 from fedtern.experiments.experiment import Experiment
-from fedtern.experiments.metrics import read_rounds, write_round
+from fedtern.experiments.metrics import read_all_rounds, read_rounds, write_round
 from fedtern.files import Lock, write_whole
 from fedtern.layout import Vector
 from fedtern.snapshot import Snapshot
@@ -64,16 +64,13 @@ class Run:
         config = self._config.read()
         return config.get("digest") is not None and bool(config.get("finished"))
 
-    def outcome(self) -> list[Round]:
-        """Every evaluation of a finished run, the end last."""
-        rounds = self.rounds()
-        if not rounds or rounds[-1].iteration < self.experiment.iterations:
-            what = "ends early" if rounds else "is missing or empty"
-            raise StoreError(
-                f"{self.metrics} {what}, though its run is finished: move {self.path} away to run"
-                " it again"
-            )
-        return rounds
+    def history(self) -> list[Round]:
+        """Every evaluation of a finished run, to its end."""
+        return read_all_rounds(self.metrics, self.experiment.iterations)
+
+    def outcome(self) -> Round:
+        """Where a finished run has ended."""
+        return self.history()[-1]
 
     def go(
         self,

@@ -61,7 +61,8 @@ def load_run(path: str | PathLike[str]) -> Run:
         raise RunError(f"{path} is not a run directory")
     if not (path / "config.json").exists():
         raise RunError(
-            f"{path} holds no config.json: it is no run, though runs may be in it ({path / '*'})"
+            f"{path / 'config.json'}: No such file: {path} is no run, though runs may be in it"
+            f" ({path / '*'})"
         )
     config = _object(path / "config.json")
     method = config.get("method")

@@ -35,7 +35,7 @@ class Results:
     def rounds(self, cell: Experiment) -> list[Round]:
         """Every evaluation of a cell; none if it is not finished."""
         run = self.run(cell)
-        return run.outcome() if run else []
+        return run.history() if run else []
 
     def reached(self, cell: Experiment) -> int:
         """The iteration of a cell's latest evaluation, finished or not; 0 if there is none."""
@@ -74,6 +74,6 @@ class Results:
             except (StoreError, ValueError):
                 continue
             try:
-                yield run.experiment, run.outcome()
+                yield run.experiment, run.history()
             except StoreError as error:
                 damaged(error)
