@@ -10,6 +10,8 @@ import pytest
 
 from fedtern.advice import load
 from fedtern.advice.estimates import scenes
+from fedtern.cli.artefacts import make
+from fedtern.reproduce import ARTEFACTS, Results, Settings
 from fedtern.reproduce.judgements import read_judgements
 from fedtern.reproduce.outputs import write_claims
 from fedtern.reproduce.scoreboard import check
@@ -47,6 +49,16 @@ def test_the_page_of_claims_is_made_of_its_rows(tmp_path):
     start = "| claim | statement |"
     assert page[page.index(start) :] == made[made.index(start) :]
     assert (tmp_path / "claims.csv").read_bytes() == (PAGES / "claims.csv").read_bytes()
+
+
+@pytest.mark.parametrize("artefact", ["table4", "fig10"])
+def test_the_lstm_is_told_of_as_the_runs_beside_its_page_went(artefact, tmp_path):
+    kept, settings = Results(PAGES / "table4-lstm-fashion"), Settings("lstm-fashion")
+    assert kept.missing(ARTEFACTS[artefact].cells(settings)) == []
+    make(ARTEFACTS[artefact], settings, kept, tmp_path)
+    for suffix in ("md", "csv"):
+        name = f"{artefact}-lstm-fashion.{suffix}"
+        assert (PAGES / name).read_bytes() == (tmp_path / name).read_bytes()
 
 
 @pytest.mark.parametrize(
