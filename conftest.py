@@ -2,4 +2,4 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("flwr") else ["src/fedtern/flower"]
+collect_ignore = [] if find_spec("flwr") else ["src/fedtern/transports/flower"]

@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from fedtern.aggregate import Mean
-from fedtern.codecs import TernaryCodec
-from fedtern.codecs.golomb import golomb_width
-from fedtern.compressors import SparseTernary
-from fedtern.layout import Layout, Vector
-from fedtern.memory import EMPTY, ErrorFeedback, State
-from fedtern.updates import Ternary, Update
+from fedtern.core.codecs import TernaryCodec
+from fedtern.core.codecs.golomb import golomb_width
+from fedtern.core.compressors import SparseTernary
+from fedtern.core.feedback import EMPTY, ErrorFeedback, State
+from fedtern.core.layout import Layout, Vector
+from fedtern.core.methods.aggregation import Mean
+from fedtern.core.updates import Ternary, Update
 
 VGG11S, LARGE = 865_482, 100_000_000
 UPLOADS = 1000

@@ -20,8 +20,8 @@ import torch
 
 import tasks
 from fedtern import Environment, stc
-from fedtern.engines.simulation import federate
 from fedtern.training.sgd import Sgd
+from fedtern.transports.local.simulation import federate
 from rows import Options, Row, Rows, Target
 
 SKIPPED = 5  # first rounds, in which actors start and load their data

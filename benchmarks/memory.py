@@ -25,13 +25,13 @@ import torch
 
 import tasks
 from fedtern import Environment, stc
-from fedtern.engines.local import Federation
-from fedtern.engines.simulation import federate
-from fedtern.layout import Vector
-from fedtern.training.clients import Job
+from fedtern.core.layout import Vector
 from fedtern.training.flat import Outcome
+from fedtern.training.local_training import Job
 from fedtern.training.sgd import Sgd
 from fedtern.training.tasks import get_task
+from fedtern.transports.local.federation import Federation
+from fedtern.transports.local.simulation import federate
 from rows import VGG11S, Options, Row, Rows, Target
 
 GIB = float(1 << 30)

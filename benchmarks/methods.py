@@ -14,8 +14,8 @@ import time
 import numpy as np
 
 from fedtern import Layout
-from fedtern.memory import EMPTY
-from fedtern.methods import METHODS
+from fedtern.core.feedback import EMPTY
+from fedtern.core.methods import METHODS
 from traffic import vgg11s
 
 

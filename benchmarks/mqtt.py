@@ -24,9 +24,18 @@ from pathlib import Path
 import numpy as np
 
 from fedtern import Client, Server, stc
-from fedtern.mqtt import Broker, Coordinator, Everybody, Plan, Sample, Stats, join, serve
-from fedtern.mqtt.local_broker import find_mosquitto, mosquitto
-from fedtern.mqtt.proxy import counting
+from fedtern.transports.mqtt import (
+    Broker,
+    Coordinator,
+    Everybody,
+    RoundPolicy,
+    Sample,
+    Stats,
+    join,
+    serve,
+)
+from fedtern.transports.mqtt.byte_counter import counting
+from fedtern.transports.mqtt.local_broker import find_mosquitto, mosquitto
 from mqtt_load import FEDERATION, METHOD
 from rows import VGG11S, Options, Row, Rows, Target
 
@@ -78,7 +87,7 @@ def load(clients: int, cohort: int, rounds: int, size: int = LOGISTIC, processes
 
     server = Server(np.zeros(size), METHOD, federation=FEDERATION)
     cohorts = Sample(size=cohort) if cohort < clients else Everybody()
-    plan = Plan(cohorts, deadline=60, least=clients, rounds=rounds)
+    plan = RoundPolicy(cohorts, deadline=60, least=clients, rounds=rounds)
     with mosquitto() as port, generator(port, clients, size, processes):
         place = Broker("127.0.0.1", port)
         asyncio.run(serve(server, place, plan, stats=stats, on_round=on_round, linger=0))
@@ -141,7 +150,7 @@ async def traffic(port: int, clients: int = 10, rounds: int = 20, size: int = VG
     def train(weights: np.ndarray, round: int) -> np.ndarray:
         return weights + rng.standard_normal(size, np.float32) / 100
 
-    plan = Plan(Everybody(), deadline=120, least=clients, rounds=rounds, grace=0.2)
+    plan = RoundPolicy(Everybody(), deadline=120, least=clients, rounds=rounds, grace=0.2)
     async with counting(port) as wire:
         own, through = Broker("127.0.0.1", port), Broker("127.0.0.1", wire.port)
         tasks = [serve(server, own, plan, on_round=on_round)]

@@ -17,10 +17,10 @@ from functools import partial
 import numpy as np
 
 from fedtern import Client, stc
-from fedtern.layout import Layout
-from fedtern.mqtt.topics import HERE, Announcement, Topics, write_upload
-from fedtern.protocol import Broadcast, Call, Terms, Uplink
-from fedtern.wire import varint
+from fedtern.core.layout import Layout
+from fedtern.core.protocol import Broadcast, CohortNotice, Terms, Uplink
+from fedtern.core.wire import varint
+from fedtern.transports.mqtt.topics import HERE, Announcement, Topics, write_upload
 
 FEDERATION = "load"
 METHOD = stc()
@@ -64,7 +64,7 @@ class Fleet:
         self.uplinks: dict[int, Uplink] = {}
         self.waiting: set[int] = set()  # whose upload is not settled yet
         self.news, self.ended = b"", False
-        self.call: Call | None = None
+        self.call: CohortNotice | None = None
 
     def heard(self, payload: bytes) -> None:
         """The first of this process to hear something works out what it means for all."""
@@ -72,7 +72,7 @@ class Fleet:
             return
         news = Announcement.read(payload)
         self.news, self.ended = payload, news.ended
-        self.call = Call.open(news.message, self.terms)
+        self.call = CohortNotice.open(news.message, self.terms)
         if self.call.head.round > self.witness.round:
             broadcast = Broadcast.open(news.message, self.terms)
             for i in self.waiting:

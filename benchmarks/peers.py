@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedtern.codecs import TernaryCodec
-from fedtern.layout import Layout
-from fedtern.updates import Ternary
+from fedtern.core.codecs import TernaryCodec
+from fedtern.core.layout import Layout
+from fedtern.core.updates import Ternary
 from rows import VGG11S, Options, P, Row, Rows, random_ternary, take_turns
 
 MU = np.array([0.01], np.float32)

@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib import pyplot as plt
 
 from fedtern.report import load_run
-from fedtern.report.words import method_label
+from fedtern.report.formatting import method_label
 
 COLOURS = {"STC": "#0072b2", "FedAvg": "#d55e00", "signSGD": "#009e73", "uncompressed": "#555555"}
 

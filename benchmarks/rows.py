@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedtern.updates import Ternary
+from fedtern.core.updates import Ternary
 
 VGG11S = 865_482
 P = 1 / 400

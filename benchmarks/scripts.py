@@ -11,7 +11,7 @@ from typing import Any
 import methods as methods_script
 import traffic as traffic_script
 from fedtern import sgd, stc
-from fedtern.methods import METHODS
+from fedtern.core.methods import METHODS
 from rows import Options, Row, Rows, Target
 
 HERE = Path(__file__).parent

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from fedtern import Client, Server, stc
-from fedtern.memory import EMPTY, State
-from fedtern.protocol import Upload
-from fedtern.updates import Update
+from fedtern.core.feedback import EMPTY, State
+from fedtern.core.protocol import Upload
+from fedtern.core.updates import Update
 from rows import (
     VGG11S,
     Options,

@@ -27,9 +27,9 @@ from torch.nn import functional
 import tasks
 from fedtern import Environment, stc
 from fedtern.data import Dataset
-from fedtern.engines.simulation import federate
 from fedtern.training.sgd import Sgd
 from fedtern.training.tasks import Task
+from fedtern.transports.local.simulation import federate
 from rows import Options, Row, Rows, Target
 
 TARGETS = {"cnn-kws": 0.85, "lstm-fashion": 0.85, "vgg11s-cifar10": 0.90}

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedtern.core.errors import FedternError
 from fedtern.data import Dataset
-from fedtern.errors import FedternError
 from fedtern.training.examples import Examples
 from fedtern.training.tasks import Task, get_task
 

@@ -1,5 +1,5 @@
 // A reader of wire format version 1 in another language, written from docs/format.md alone.
-// `node examples/reader.mjs tests/golden/v1.json` checks it against the golden vectors.
+// `node examples/reader.mjs tests/core/golden/v1.json` checks it against the golden vectors.
 import { createHash } from 'node:crypto';
 import { readFileSync, realpathSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedtern import METHODS as BY_NAME
 from fedtern import Client, DecodeError, Layout, Method, Server, fedavg, sgd, signsgd, stc, topk
-from fedtern.codecs import (
+from fedtern.core.codecs import (
     BinaryCodec,
     Codec,
     DenseCodec,
@@ -22,16 +22,16 @@ from fedtern.codecs import (
     NothingCodec,
     PowersCodec,
     ProjectedCodec,
-    SeriesCodec,
+    SignCountsCodec,
     SignsCodec,
     SketchedCodec,
     SparseCodec,
-    TallyCodec,
     TensorSignsCodec,
     TernaryCodec,
     TritsCodec,
+    UpdateSequenceCodec,
 )
-from fedtern.compressors import (
+from fedtern.core.compressors import (
     Identity,
     RandomMask,
     RandomSubspace,
@@ -45,11 +45,11 @@ from fedtern.compressors import (
     StochasticTernary,
     TopK,
 )
-from fedtern.kernels import top_k
-from fedtern.layout import Vector
-from fedtern.memory.variance import powers_of_two
-from fedtern.sums import merge
-from fedtern.updates import Sparse, Update
+from fedtern.core.feedback.variance_threshold import powers_of_two
+from fedtern.core.kernels import top_k
+from fedtern.core.layout import Vector
+from fedtern.core.updates import Sparse, Update
+from fedtern.core.updates.sums import merge
 
 LAYOUT = Layout(("conv", "bias", "fc"), ((4, 3, 2), (4,), (3, 5)))
 
@@ -87,10 +87,10 @@ CODECS: dict[str, Codec] = {
     "ternary-tensor": TernaryCodec("tensor"),
     "signs": SignsCodec(),
     "exact": ExactCodec(),
-    "series": SeriesCodec(),
-    "series-tensor": SeriesCodec(),
-    "series-sparse": SeriesCodec(),
-    "tally": TallyCodec(),
+    "series": UpdateSequenceCodec(),
+    "series-tensor": UpdateSequenceCodec(),
+    "series-sparse": UpdateSequenceCodec(),
+    "tally": SignCountsCodec(),
     "binary": BinaryCodec("model"),
     "binary-tensor": BinaryCodec("tensor"),
     "trits": TritsCodec(),

@@ -38,7 +38,12 @@ ABOVE = (
 RANK = {name: rank for rank, layer in enumerate(CORE + ABOVE) for name in layer}
 LAST_OF_THE_CORE = len(CORE) - 1
 TORCH_FREE = {"data", "environment", "store", "inspection", "report", "advice"}
-TORCH = ("torch", "fedtern.training", "fedtern.engines.local", "fedtern.engines.simulation")
+TORCH = (
+    "torch",
+    "fedtern.training",
+    "fedtern.transports.local.federation",
+    "fedtern.transports.local.simulation",
+)
 NO_IO = {"os", "pathlib", "io", "time", "datetime", "logging", "random", "socket", "tempfile"}
 
 

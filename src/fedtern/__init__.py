@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from fedtern.arrays import compress, decompress
-from fedtern.environment import Environment
-from fedtern.errors import (
+from fedtern.core.arrays import compress, decompress
+from fedtern.core.errors import (
     DataError,
     DecodeError,
     DuplicateUpload,
@@ -18,9 +17,9 @@ from fedtern.errors import (
     RemoteProtocolError,
     StoreError,
 )
-from fedtern.extras import require
-from fedtern.layout import Layout
-from fedtern.methods import (
+from fedtern.core.extras import require
+from fedtern.core.layout import Layout
+from fedtern.core.methods import (
     METHODS,
     Link,
     Method,
@@ -31,14 +30,15 @@ from fedtern.methods import (
     stc,
     topk,
 )
-from fedtern.protocol import Broadcast, Client, Server
-from fedtern.snapshot import Snapshot
+from fedtern.core.protocol import Broadcast, Client, Server
+from fedtern.core.snapshot import Snapshot
+from fedtern.data.environment import Environment
 from fedtern.store import DurableClient, DurableServer, Store
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fedtern.engines.simulation import simulate
+    from fedtern.transports.local.simulation import simulate
 
 
 def __getattr__(name: str) -> object:
@@ -48,7 +48,7 @@ def __getattr__(name: str) -> object:
             require("torch", "torch", "fedtern.simulate")
         except MissingExtraError as error:
             return _without_torch(str(error))
-        from fedtern.engines.simulation import simulate
+        from fedtern.transports.local.simulation import simulate
 
         return simulate
     raise AttributeError(f"module 'fedtern' has no attribute {name!r}")

@@ -7,13 +7,13 @@ import pytest
 from typer.testing import CliRunner
 
 from fedtern.advice import LESSONS, Point, Record, Situation, advise, collect, dump, load, merge
-from fedtern.analytic import bits
 from fedtern.cli.app import app
-from fedtern.environment import Environment
-from fedtern.experiments.methods import complete, parse_method
-from fedtern.layout import Layout
-from fedtern.methods import METHODS, make_method
-from fedtern.report.runs import load_run
+from fedtern.core.analytic import bits
+from fedtern.core.layout import Layout
+from fedtern.core.methods import METHODS, make_method
+from fedtern.data.environment import Environment
+from fedtern.runs.method_text import complete, parse_method
+from fedtern.runs.recorded_run import load_run
 
 STC = {"name": "stc", "p_up": 1 / 400, "p_down": 1 / 400, "local_steps": 1, "scope": "model"}
 FEDAVG = {"name": "fedavg", "local_steps": 100, "weighted": False}

@@ -12,12 +12,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedtern.core.errors import DataError, MissingDataError, MissingExtraError
+from fedtern.core.extras import require
 from fedtern.data import DATASETS, Dataset, load
 from fedtern.data import images as images_module
 from fedtern.data import speech as speech_module
 from fedtern.data.files import Download, Source, download_each, download_members
-from fedtern.errors import DataError, MissingDataError, MissingExtraError
-from fedtern.extras import require
 
 from .test_formats import write_pair
 from .test_mel import tone, wav

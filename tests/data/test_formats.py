@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedtern.core.errors import DataError
 from fedtern.data.formats import read_cifar_batch, read_idx, read_idx_pair
-from fedtern.errors import DataError
 
 
 def idx(array):

@@ -8,9 +8,9 @@ import wave
 import numpy as np
 import pytest
 
+from fedtern.core.errors import DataError
 from fedtern.data.mel import RATE, features, read_wav
 from fedtern.data.speech import read_prepared, read_tree
-from fedtern.errors import DataError
 
 
 def tone(hertz, seconds=1.0):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedtern.core.errors import DataError, MissingDataError
 from fedtern.data import load
 from fedtern.data.speech import (
     WORDS,
@@ -21,7 +22,6 @@ from fedtern.data.speech import (
     read_tree,
     write_prepared,
 )
-from fedtern.errors import DataError, MissingDataError
 
 from .test_mel import tone, wav
 

@@ -37,10 +37,10 @@ def environments(draw: st.DrawFn) -> tuple[Array, NDArray[np.float64], int, int]
 
 def check(split: Split, fractions: NDArray[np.float64], size: int) -> None:
     """Disjoint, inside the data, and as large as the fractions say."""
-    everything = np.concatenate(split.clients)
-    assert np.unique(everything).size == everything.size
-    assert everything.min() >= 0
-    assert everything.max() < size
+    dense_link = np.concatenate(split.clients)
+    assert np.unique(dense_link).size == dense_link.size
+    assert dense_link.min() >= 0
+    assert dense_link.max() < size
     np.testing.assert_allclose(split.sizes, fractions * size, atol=1)
     assert all(
         n <= fraction * size + 1e-6 for n, fraction in zip(split.sizes, fractions, strict=True)

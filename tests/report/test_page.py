@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedtern.errors import FedternError
+from fedtern.core.errors import FedternError
 from fedtern.report import load_run, write_report
 from report.fake_runs import METHODS, config, evaluations, write_run
 

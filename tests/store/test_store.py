@@ -22,7 +22,6 @@ from fedtern import (
     Snapshot,
     Store,
     StoreError,
-    files,
 )
 from fedtern.store.log import Log
 

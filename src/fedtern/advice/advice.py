@@ -10,9 +10,9 @@ from fedtern.advice.estimates import FAR, Estimate, Scene, estimate, nearest, sh
 from fedtern.advice.lessons import COMPARED, Lesson, applying, sending_dominates
 from fedtern.advice.records import Record
 from fedtern.advice.situation import Situation
-from fedtern.methods import METHODS
-from fedtern.numbers import typed
-from fedtern.report.words import listed, method_label
+from fedtern.core.methods import METHODS
+from fedtern.core.numbers import typed
+from fedtern.report.formatting import listed, method_label
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedtern.advice import hardships
+from fedtern.advice import paper_thresholds
 from fedtern.advice.lessons import COMPARED
 from fedtern.advice.records import Point, Record
 from fedtern.advice.situation import Situation
-from fedtern.analytic import bits
-from fedtern.environment import Environment
-from fedtern.layout import Layout
-from fedtern.methods import make_method
-from fedtern.report.words import length
+from fedtern.core.analytic import bits
+from fedtern.core.layout import Layout
+from fedtern.core.methods import make_method
+from fedtern.data.environment import Environment
+from fedtern.report.formatting import length
 
 _ALL = Environment.classes_per_client  # that there are in the paper's tasks
 FAR = 1.0  # from here on the recorded runs say little about a situation
@@ -72,7 +72,7 @@ class Scene:
         )
         unevenly = 0.3 if e.gamma != 1 or e.split != "classes" or e.public else 0.0
         # What half of the lessons are about: whether clients differ at all.
-        otherwise = 0.5 * (hardships.non_iid(_classes(e), _ALL) != situation.skewed)
+        otherwise = 0.5 * (paper_thresholds.non_iid(_classes(e), _ALL) != situation.skewed)
         return unevenly + otherwise + sum(w * abs(math.log(a / b)) for w, a, b in apart)
 
 

@@ -10,8 +10,8 @@ from importlib.resources import files
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedtern.environment import Environment
-from fedtern.report.runs import EXPERIMENT, Run, number
+from fedtern.data.environment import Environment
+from fedtern.runs.recorded_run import EXPERIMENT, Run, number
 
 
 class Point(NamedTuple):

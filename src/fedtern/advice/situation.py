@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fedtern.advice import hardships
-from fedtern.environment import Environment
+from fedtern.advice import paper_thresholds
+from fedtern.data.environment import Environment
 
 
 @dataclass(frozen=True)
@@ -69,19 +69,21 @@ class Situation:
     @property
     def skewed(self) -> bool:
         """Whether clients hold data that differ: not all of the classes each."""
-        return hardships.non_iid(self.classes, self.of_classes)
+        return paper_thresholds.non_iid(self.classes, self.of_classes)
 
     @property
     def small_batches(self) -> bool:
         """Whether clients train on few examples at a time."""
-        return hardships.small_batches(self.batch_size)
+        return paper_thresholds.small_batches(self.batch_size)
 
     @property
     def rarely(self) -> bool:
         """Whether a client takes part in few of the rounds."""
-        return hardships.low_participation(self.participation)
+        return paper_thresholds.low_participation(self.participation)
 
     @property
     def momentum_harms(self) -> bool:
         """Whether momentum is what the paper would avoid."""
-        return hardships.momentum_harms(self.batch_size, self.participation, skewed=self.skewed)
+        return paper_thresholds.momentum_harms(
+            self.batch_size, self.participation, skewed=self.skewed
+        )

@@ -13,11 +13,11 @@ from rich.table import Table
 
 from fedtern.advice import Advice, Estimate, Record, Situation, collect, is_finished, load, merge
 from fedtern.advice import advise as ask
-from fedtern.cli.consoles import console
-from fedtern.cli.errors import one_sentence
+from fedtern.cli.errors import report_errors
 from fedtern.cli.numbers import rate
-from fedtern.report.runs import Run, load_run
-from fedtern.report.words import method_label, size
+from fedtern.cli.terminal import console
+from fedtern.report.formatting import method_label, size
+from fedtern.runs.recorded_run import Run, load_run
 
 
 def advise(
@@ -40,7 +40,7 @@ def advise(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Recommend a method for a federation, with what it would cost and why."""
-    with one_sentence():
+    with report_errors():
         situation = Situation(
             clients=clients,
             participation=participation,

@@ -13,7 +13,7 @@ from fedtern import __version__
 from fedtern.cli.advise import advise
 from fedtern.cli.bench import bench
 from fedtern.cli.commands import Commands
-from fedtern.cli.errors import one_sentence
+from fedtern.cli.errors import report_errors
 from fedtern.cli.inspect import inspect_command
 from fedtern.report import write_report
 
@@ -68,7 +68,7 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write one page with the tables and plots of one or many runs."""
-    with one_sentence():
+    with report_errors():
         written = write_report(runs, out).resolve()
     typer.echo(json.dumps({"report": str(written)}) if as_json else f"report: {written}")
 

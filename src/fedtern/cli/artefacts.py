@@ -15,18 +15,18 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table as RichTable
 
-from fedtern.cli.consoles import console
-from fedtern.engines.trainers import cores
-from fedtern.errors import MissingExtraError
-from fedtern.experiments import Experiment, titles
-from fedtern.names import look_up
-from fedtern.report.words import listed as listing
-from fedtern.report.words import method_label
-from fedtern.reproduce import ARTEFACTS, Artefact, Results, Settings, Table
-from fedtern.reproduce.artefact import OPTIONS
-from fedtern.reproduce.estimates import Pace
-from fedtern.reproduce.outputs import write_pictures, write_table
-from fedtern.reproduce.scoreboard import verdicts
+from fedtern.cli.terminal import console
+from fedtern.core.errors import MissingExtraError
+from fedtern.core.names import look_up
+from fedtern.report.formatting import listed as listing
+from fedtern.report.formatting import method_label
+from fedtern.runs import Experiment, titles
+from fedtern.transports.local.trainers import cores
+from fedtern_paper import ARTEFACTS, Artefact, Results, Settings, Table
+from fedtern_paper.artefact import OPTIONS
+from fedtern_paper.estimates import Pace
+from fedtern_paper.outputs import write_pictures, write_table
+from fedtern_paper.scoreboard import verdicts
 
 ALL = "all"
 NAMED = 3  # runs that failed; the rest is counted

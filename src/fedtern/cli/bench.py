@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fedtern.cli.errors import one_sentence
-from fedtern.errors import FedternError
-from fedtern.names import look_up
+from fedtern.cli.errors import report_errors
+from fedtern.core.errors import FedternError
+from fedtern.core.names import look_up
 
 _SUITE = Path("benchmarks", "suite.py")
 _ROOTS = (Path(__file__).parents[3], Path())  # of an editable install, or where we are
@@ -36,7 +36,7 @@ def bench(
     ] = False,
 ) -> None:
     """Measure this package against its peers and the machine's limits."""
-    with one_sentence():
+    with report_errors():
         suite = _find()
         found: dict[str, Any] = json.loads(next(_lines(suite, ["--list"])))
         known: dict[str, str] = found["benchmarks"]

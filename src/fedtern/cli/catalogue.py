@@ -13,12 +13,12 @@ import typer
 from rich.table import Table
 
 from fedtern.cli import options as o
-from fedtern.cli.consoles import console
-from fedtern.cli.errors import one_sentence
-from fedtern.extras import require
-from fedtern.methods import METHODS, Link, Recipe
-from fedtern.names import look_up
-from fedtern.report.words import fraction
+from fedtern.cli.errors import report_errors
+from fedtern.cli.terminal import console
+from fedtern.core.extras import require
+from fedtern.core.methods import METHODS, Link, Recipe
+from fedtern.core.names import look_up
+from fedtern.report.formatting import fraction
 from fedtern.training.flat import FlatModel
 from fedtern.training.tasks import TASKS, get_task
 
@@ -45,7 +45,7 @@ def methods(
 ) -> None:
     """List what can be sent, or say where one method comes from."""
     if name is not None:
-        with one_sentence():
+        with report_errors():
             _explain(look_up(name, METHODS, "method"), as_json)
         return
     rows = [_row(recipe) for recipe in METHODS.values()]
@@ -114,7 +114,7 @@ def split(
     as_json: o.AsJson = False,
 ) -> None:
     """Show who would hold which data."""
-    with one_sentence():
+    with report_errors():
         environment = options.environment(participation=1.0)
         dataset = get_task(task).load(data_dir)
         dealt = environment.deal(dataset, seed)

@@ -8,12 +8,12 @@ from pathlib import Path
 import typer
 
 from fedtern.cli.artefacts import print_rows
-from fedtern.errors import StoreError
-from fedtern.reproduce import Results
-from fedtern.reproduce.judgements import read_judgements
-from fedtern.reproduce.outputs import CLAIMS_CSV, write_claims
-from fedtern.reproduce.scoreboard import check, judge
+from fedtern.core.errors import StoreError
 from fedtern.training.tasks import get_task
+from fedtern_paper import Results
+from fedtern_paper.judgements import read_judgements
+from fedtern_paper.outputs import CLAIMS_CSV, write_claims
+from fedtern_paper.scoreboard import check, judge
 
 
 def show_claims(found: Results, directory: Path, task: str | None, as_json: bool) -> None:

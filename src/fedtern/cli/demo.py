@@ -14,19 +14,19 @@ import typer
 from rich.table import Table
 
 from fedtern.cli.commands import Commands
-from fedtern.cli.consoles import console
-from fedtern.cli.errors import one_sentence
+from fedtern.cli.errors import report_errors
 from fedtern.cli.mqtt import run_to_the_end, set_up_log
-from fedtern.cli.session import command_line
-from fedtern.engines.local import Round
-from fedtern.environment import Environment
-from fedtern.errors import FedternError
-from fedtern.experiments import Experiment
-from fedtern.mqtt import Broker, Coordinator, Plan, Sample, serve
-from fedtern.mqtt.hosting import Host, describe
-from fedtern.mqtt.local_broker import mosquitto
-from fedtern.mqtt.proxy import Wire, counting
+from fedtern.cli.signals import command_line
+from fedtern.cli.terminal import console
+from fedtern.core.errors import FedternError
+from fedtern.data.environment import Environment
 from fedtern.report import write_report
+from fedtern.runs import Experiment
+from fedtern.transports.local.federation import Round
+from fedtern.transports.mqtt import Broker, Coordinator, RoundPolicy, Sample, serve
+from fedtern.transports.mqtt.byte_counter import ByteCounter, counting
+from fedtern.transports.mqtt.experiment_server import ExperimentServer, describe
+from fedtern.transports.mqtt.local_broker import mosquitto
 
 app = Commands()
 NAME, TASK = "demo", "logistic-digits"
@@ -46,7 +46,7 @@ def over_mqtt(
     """Start a broker, a server and clients on this machine, and watch them learn."""
     environment = Environment(clients=clients, participation=0.6, classes_per_client=2)
     method = "stc:p_up=1/20,p_down=1/20"
-    with one_sentence(), mosquitto() as port:
+    with report_errors(), mosquitto() as port:
         experiment = Experiment.of(
             TASK, method, environment, iterations=rounds, evaluate_every=max(rounds // 15, 1)
         )
@@ -64,11 +64,11 @@ async def _play(experiment: Experiment, port: int, out: Path) -> None:
     dataset, present = experiment.make_task().load(), experiment.environment.clients
     async with counting(port) as wire:
         screen = _Screen(wire, present)
-        host = Host(
+        host = ExperimentServer(
             experiment, dataset, NAME, out / "run", command=command_line(), progress=screen.show
         )
         cohorts = Sample(size=experiment.environment.cohort_size, seed=experiment.seed)
-        plan = Plan(cohorts, deadline=10.0, least=present, rounds=host.rounds)
+        plan = RoundPolicy(cohorts, deadline=10.0, least=present, rounds=host.rounds)
         with _processes(wire.port, present) as running, screen.console.status("learning"):
             serving = asyncio.ensure_future(
                 serve(
@@ -122,7 +122,7 @@ def _check(running: list[subprocess.Popen[bytes]]) -> None:
 class _Screen:
     """A line for each evaluation: live on a terminal, plain in a file."""
 
-    def __init__(self, wire: Wire, clients: int) -> None:
+    def __init__(self, wire: ByteCounter, clients: int) -> None:
         self.wire, self.clients = wire, clients
         self.console = console(120)
         self._headed = False
@@ -139,7 +139,7 @@ class _Screen:
         )
 
 
-def _table(host: Host, wire: Wire) -> Table:
+def _table(host: ExperimentServer, wire: ByteCounter) -> Table:
     """What was sent, as payloads and as the sockets saw it, beside uncompressed training."""
     stats, size = host.stats, host.terms.layout.size
     uploads = stats.counted + stats.refused["late"]

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from fedtern.engines.local import Federation
-from fedtern.experiments import Experiment
-from fedtern.experiments.runs import LOCAL
-from fedtern.extras import require
-from fedtern.names import look_up
+from fedtern.core.extras import require
+from fedtern.core.names import look_up
+from fedtern.runs import Experiment
+from fedtern.runs.run_directory import LOCAL
+from fedtern.transports.local.federation import Federation
 
 Make = Callable[..., Federation]
 
@@ -27,7 +27,7 @@ def _local(_experiment: Experiment, _data_dir: Path | None, _device: str) -> Mak
 def _flower(experiment: Experiment, data_dir: Path | None, device: str) -> Make:
     require("flwr", "flower", "--engine flower")
     require("ray", "flower", "--engine flower")
-    from fedtern.flower.engine import FlowerFederation
+    from fedtern.transports.flower.engine import FlowerFederation
 
     if device != "cpu":
         raise ValueError(f"--engine flower trains on the CPU, not on {device!r}: drop --device")

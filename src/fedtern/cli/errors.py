@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 import typer
 
-from fedtern.errors import FedternError, in_a_sentence
+from fedtern.core.errors import FedternError, format_error
 
 
 @contextmanager
-def one_sentence() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Print errors that a person can mend as a sentence, and leave with exit code 1."""
     try:
         yield
@@ -21,5 +21,5 @@ def one_sentence() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
     except (FedternError, OSError, ValueError) as error:
-        typer.echo(f"fedtern: {in_a_sentence(error)}", err=True)
+        typer.echo(f"fedtern: {format_error(error)}", err=True)
         raise typer.Exit(1) from None

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedtern.cli.progress import summary
-from fedtern.experiments import Experiment, titles
-from fedtern.reproduce import Results
-from fedtern.reproduce.estimates import Pace
+from fedtern.runs import Experiment, titles
+from fedtern_paper import Results
+from fedtern_paper.estimates import Pace
 
 _HEARTBEAT = 60.0  # seconds without a word, where there is no bar
 

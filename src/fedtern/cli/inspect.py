@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedtern.errors import FedternError
-from fedtern.inspection import Inspection, inspect
-from fedtern.layout import Layout
+from fedtern.core.errors import FedternError
+from fedtern.core.inspection import Inspection, inspect
+from fedtern.core.layout import Layout
 
 
 def inspect_command(

@@ -16,19 +16,28 @@ import torch
 import typer
 
 from fedtern.cli import options as o
-from fedtern.cli.errors import one_sentence
+from fedtern.cli.errors import report_errors
 from fedtern.cli.progress import summary
-from fedtern.cli.session import command_line
-from fedtern.engines.local import Round
-from fedtern.experiments import Experiment
-from fedtern.mqtt import Broker, Coordinator, Limits, Plan, Sample, Scheduled, join, serve
-from fedtern.mqtt.hosting import Host, describe, understand
-from fedtern.mqtt.joining import about
-from fedtern.mqtt.metrics import exported
-from fedtern.mqtt.participant import Participant
-from fedtern.mqtt.plan import Cohorts, Everybody
-from fedtern.mqtt.topics import Topics
+from fedtern.cli.signals import command_line
+from fedtern.federation.round_policy import Cohorts, Everybody
+from fedtern.runs import Experiment
 from fedtern.store import Store
+from fedtern.transports.local.federation import Round
+from fedtern.transports.mqtt import (
+    Broker,
+    Coordinator,
+    Limits,
+    RoundPolicy,
+    Sample,
+    Scheduled,
+    join,
+    serve,
+)
+from fedtern.transports.mqtt.client_loop import about
+from fedtern.transports.mqtt.experiment_client import ExperimentClient
+from fedtern.transports.mqtt.experiment_server import ExperimentServer, describe, understand
+from fedtern.transports.mqtt.metrics import exported
+from fedtern.transports.mqtt.topics import Topics
 
 _PASSWORD = "FEDTERN_MQTT_PASSWORD"  # the environment variable
 
@@ -108,7 +117,7 @@ def serve_command(
 
     The password, if there is one, is in FEDTERN_MQTT_PASSWORD.
     """
-    with one_sentence(), ExitStack() as stack:
+    with report_errors(), ExitStack() as stack:
         experiment = options.experiment(task, method, strict=True)
         place = _broker(broker, ca, cert, key)
         Topics(federation)  # or its name cannot be used
@@ -116,7 +125,7 @@ def serve_command(
         set_up_log(verbose)
         torch.set_num_threads(options.threads)
         kept = None if store is None else stack.enter_context(Store(store))
-        host = Host(
+        host = ExperimentServer(
             experiment,
             experiment.make_task().load(options.data_dir),
             federation,
@@ -142,7 +151,9 @@ def serve_command(
     typer.echo(f"kept in {host.run.path}; see it with: fedtern report {host.run.path}")
 
 
-def _plan(experiment: Experiment, deadline: float | None, quorum: int, least: int | None) -> Plan:
+def _plan(
+    experiment: Experiment, deadline: float | None, quorum: int, least: int | None
+) -> RoundPolicy:
     """When rounds begin and end; without a deadline as they would in ``fedtern run``."""
     environment = experiment.environment
     cohorts: Cohorts = Everybody()
@@ -150,7 +161,7 @@ def _plan(experiment: Experiment, deadline: float | None, quorum: int, least: in
         cohorts = Scheduled(environment, experiment.seed)
     elif environment.participation < 1:
         cohorts = Sample(share=environment.participation, seed=experiment.seed)
-    plan = Plan(cohorts, deadline=deadline, quorum=quorum, least=least)
+    plan = RoundPolicy(cohorts, deadline=deadline, quorum=quorum, least=least)
     # A share of those present may be any number; there are only so many who can be.
     if quorum > environment.cohort_size:
         raise ValueError(
@@ -190,7 +201,7 @@ def join_command(
     What is learned, and how, the server says. The password, if there is one, is in
     FEDTERN_MQTT_PASSWORD.
     """
-    with one_sentence(), ExitStack() as stack:
+    with report_errors(), ExitStack() as stack:
         place = _broker(broker, ca, cert, key)
         Topics(federation)  # or its name cannot be used
         set_up_log(verbose)
@@ -200,7 +211,9 @@ def join_command(
         async def take_part() -> None:
             experiment = understand(await about(place, federation, client))
             dataset = experiment.make_task().load(data_dir)
-            one = Participant(experiment, dataset, client, federation, store=kept, device=device)
+            one = ExperimentClient(
+                experiment, dataset, client, federation, store=kept, device=device
+            )
             await join(one.client, one.train, place, examples=one.examples, on_upload=one.uploaded)
 
         run_to_the_end(take_part())

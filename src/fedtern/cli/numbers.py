@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from fedtern.numbers import number
+from fedtern.core.numbers import number
 
 
 def rate(text: str | float) -> float:

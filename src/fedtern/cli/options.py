@@ -12,10 +12,10 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from fedtern.cli.numbers import rate
-from fedtern.environment import Environment
-from fedtern.experiments import Experiment, parse_method
-from fedtern.experiments.methods import complete
-from fedtern.experiments.runs import LOCAL
+from fedtern.data.environment import Environment
+from fedtern.runs import Experiment, parse_method
+from fedtern.runs.method_text import complete
+from fedtern.runs.run_directory import LOCAL
 
 Task = Annotated[str, typer.Argument(help="What to learn: see `fedtern tasks`.")]
 Seed = Annotated[int, typer.Option(help="Of everything random.")]
@@ -45,7 +45,7 @@ class Splitting:
     def environment(self, **others: Any) -> Environment:
         """The environment that these options describe."""
         own = {f.name: getattr(self, f.name) for f in fields(Splitting)}
-        return Environment(**own, **others).refuse_idle()
+        return Environment(**own, **others).check_options_apply()
 
 
 @dataclass(frozen=True)

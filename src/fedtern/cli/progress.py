@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedtern.engines.local import Federation, Round
+from fedtern.transports.local.federation import Federation, Round
 
 
 def against_dense(found: Round) -> tuple[str, str]:

@@ -11,13 +11,13 @@ import typer
 from fedtern.cli import options as o
 from fedtern.cli.artefacts import NAMED, choose, list_artefacts, make, show
 from fedtern.cli.claims import show_claims
-from fedtern.cli.errors import one_sentence
+from fedtern.cli.errors import report_errors
 from fedtern.cli.grid import GridWatch
 from fedtern.cli.numbers import numbers
-from fedtern.cli.session import checkpoint_seconds, command_line, interruptible
-from fedtern.experiments import Experiment, titles
-from fedtern.report.words import listed as listing
-from fedtern.reproduce import Results, Settings, run_cells
+from fedtern.cli.signals import checkpoint_seconds, command_line, interruptible
+from fedtern.report.formatting import listed as listing
+from fedtern.runs import Experiment, titles
+from fedtern_paper import Results, Settings, run_cells
 
 
 def reproduce(
@@ -58,7 +58,7 @@ def reproduce(
 ) -> None:
     """Make a table or figure of the paper; runs that are finished are not repeated."""
     found = Results(out, data_dir)
-    with one_sentence():
+    with report_errors():
         if check:
             if artefact is not None:
                 raise ValueError(

@@ -11,18 +11,18 @@ import typer
 from rich.table import Table
 
 from fedtern.cli import options as o
-from fedtern.cli.consoles import console
 from fedtern.cli.engines import engine
-from fedtern.cli.errors import one_sentence
+from fedtern.cli.errors import report_errors
 from fedtern.cli.progress import Watch, against_dense, pace, summary
-from fedtern.cli.session import checkpoint_seconds, command_line, interruptible
-from fedtern.engines.local import Round
-from fedtern.errors import MissingExtraError
-from fedtern.experiments import Experiment, open_run
-from fedtern.experiments.metrics import as_json
-from fedtern.experiments.runs import LOCAL
+from fedtern.cli.signals import checkpoint_seconds, command_line, interruptible
+from fedtern.cli.terminal import console
+from fedtern.core.errors import MissingExtraError
 from fedtern.report import write_report
 from fedtern.report.page import check_target
+from fedtern.runs import Experiment, open_run
+from fedtern.runs.metrics import as_json
+from fedtern.runs.run_directory import LOCAL
+from fedtern.transports.local.federation import Round
 
 
 @o.takes(o.Simulating)
@@ -37,7 +37,7 @@ def run(
     resume: Annotated[bool, typer.Option(help="Go on where a run was stopped.")] = False,
 ) -> None:
     """Train a federation, by default the paper's base configuration of a hundred clients."""
-    with one_sentence():
+    with report_errors():
         if config is None:
             experiment = options.experiment(task, method, strict=True)
         else:
@@ -65,7 +65,7 @@ def compare(
 
     Parameters such as --p-up go to every method that has them; method:parameter=value to one.
     """
-    with one_sentence():
+    with report_errors():
         check_target(html)
         experiments = [options.experiment(task, method, strict=False) for method in methods]
         results = [(e, *_go(e, options, resume=resume)) for e in experiments]
@@ -73,7 +73,7 @@ def compare(
         _print(results)
     written = None
     try:
-        with one_sentence():
+        with report_errors():
             written = _report([path for _, _, path in results], html)
     finally:  # what was trained for is said, whatever becomes of the page
         if options.as_json:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from fedtern.core.names import look_up
 from fedtern.data.dataset import Dataset
 from fedtern.data.images import cifar10, digits, fashion_mnist, mnist
 from fedtern.data.speech import speech_commands
-from fedtern.names import look_up
 
 DATASETS: dict[str, Callable[[str | Path | None], Dataset]] = {
     "digits": digits,

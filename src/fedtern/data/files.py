@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedtern.errors import DataError, MissingDataError
-from fedtern.extras import require
-from fedtern.files import write_whole
+from fedtern.core.errors import DataError, MissingDataError
+from fedtern.core.extras import require
+from fedtern.store.files import write_whole
 
 VARIABLE = "FEDTERN_DATA"
 """The environment variable that names a data directory."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtern.errors import DataError
+from fedtern.core.errors import DataError
 
 _UNSIGNED_BYTE = 8  # idx's code for uint8
 _RECORD = 1 + 3 * 32 * 32  # a CIFAR-10 label and its red, green and blue planes

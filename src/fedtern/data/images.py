@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fedtern.core.extras import require
 from fedtern.data.dataset import Dataset
 from fedtern.data.files import Download, Source, download_each, download_members
 from fedtern.data.formats import read_cifar_batch, read_idx_pair
-from fedtern.extras import require
 
 _NUM_TEST_DIGITS = 297
 

@@ -15,7 +15,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtern.errors import DataError
+from fedtern.core.errors import DataError
 
 RATE = 16_000
 """Samples a second."""

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtern.core.errors import DataError
 from fedtern.data.dataset import Dataset
 from fedtern.data.files import Download, Source, data_root
 from fedtern.data.mel import BANDS, FRAMES, features, read_wav
-from fedtern.errors import DataError
-from fedtern.files import write_whole
+from fedtern.store.files import write_whole
 
 WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 """The ten keywords, in the order of their class numbers."""

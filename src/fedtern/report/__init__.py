@@ -4,10 +4,10 @@
 >>> write_report([], "report.html")
 Traceback (most recent call last):
 ...
-fedtern.errors.RunError: a report needs at least one run directory
+fedtern.core.errors.RunError: a report needs at least one run directory
 """
 
 from fedtern.report.page import write_report
-from fedtern.report.runs import Run, Split, load_run
+from fedtern.runs.recorded_run import Run, Split, load_run
 
 __all__ = ["Run", "Split", "load_run", "write_report"]

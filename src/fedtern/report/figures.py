@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
+from fedtern.report.formatting import plain
 from fedtern.report.groups import Curve, Group, curve
-from fedtern.report.runs import Run
 from fedtern.report.styles import style
-from fedtern.report.words import plain
+from fedtern.runs.recorded_run import Run
 
 Spec = dict[str, Any]
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedtern.report.runs import EXPERIMENT, Run, number
-from fedtern.report.words import method_label, plain
+from fedtern.report.formatting import method_label, plain
+from fedtern.runs.recorded_run import EXPERIMENT, Run, number
 
 # Another engine may have a network of its own, with other traffic and other cohorts; and a model's
 # size may be all that tells two of Flower's apps apart.

@@ -14,16 +14,16 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from fedtern.errors import RunError
-from fedtern.extras import require
-from fedtern.files import write_whole
-from fedtern.report.areas import splits, time_spent
+from fedtern.core.errors import RunError
+from fedtern.core.extras import require
+from fedtern.report.bar_plots import splits, time_spent
 from fedtern.report.figures import Figure, accuracy_by_bytes, accuracy_by_iteration, traffic
 from fedtern.report.groups import Group, group_runs
 from fedtern.report.results import evaluations_csv, results_csv
-from fedtern.report.runs import Run, load_run
 from fedtern.report.summary import summary, title
 from fedtern.report.table import details, results_table, wire_table
+from fedtern.runs.recorded_run import Run, load_run
+from fedtern.store.files import write_whole
 
 _HINT = (
     "Click a name in a legend to hide its lines in every plot, twice to see it alone; drag to zoom,"

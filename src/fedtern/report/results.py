@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fedtern.report.groups import Group
-from fedtern.report.runs import Run, number
+from fedtern.runs.recorded_run import Run, number
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedtern.report.formatting import digits, listed, percent, plain, size
 from fedtern.report.groups import Group
 from fedtern.report.results import Result, result
-from fedtern.report.words import digits, listed, percent, plain, size
 
 _MOST = 5  # more sentences than this nobody reads
 _SPLITS = {

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from fedtern.report.formatting import digits, percent, plain
 from fedtern.report.groups import Group
 from fedtern.report.results import Result, flatten, results
-from fedtern.report.runs import Run
 from fedtern.report.styles import style
-from fedtern.report.words import digits, percent, plain
+from fedtern.runs.recorded_run import Run
 
 _HEAD = """
 <thead>

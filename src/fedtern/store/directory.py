@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from fedtern.errors import DecodeError, FedternError, StoreError
-from fedtern.files import Lock, sync_directory, write_whole
-from fedtern.snapshot import Snapshot
+from fedtern.core.errors import DecodeError, FedternError, StoreError
+from fedtern.core.snapshot import Snapshot
+from fedtern.store.files import Lock, sync_directory, write_whole
 from fedtern.store.log import REMEDY, Log
 
 T = TypeVar("T")

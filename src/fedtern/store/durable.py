@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 
 from numpy.typing import ArrayLike
 
-from fedtern.layout import Vector
-from fedtern.protocol import (
+from fedtern.core.layout import Vector
+from fedtern.core.protocol import (
     Broadcast,
     Client,
     Server,

@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedtern.errors import StoreError
-from fedtern.wire import u32
+from fedtern.core.errors import StoreError
+from fedtern.core.wire import u32
 
 REMEDY = (
     "restore a server's directory from a backup, but remove a client's: it begins again with an"

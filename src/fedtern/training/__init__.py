@@ -1,6 +1,6 @@
 """Models, tasks and batches on PyTorch: the only part of the package that imports torch."""
 
-from fedtern.extras import require
+from fedtern.core.extras import require
 
 require("torch", "torch", "fedtern.training")  # before an import below fails less helpfully
 

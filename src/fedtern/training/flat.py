@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedtern.layout import Layout, Vector
+from fedtern.core.layout import Layout, Vector
 from fedtern.training.examples import Examples
 from fedtern.training.sgd import Sgd
 
@@ -108,11 +108,11 @@ class FlatModel:
                     torch.cuda.manual_seed(seed)
                 batch: tuple[Tensor, Tensor] | None = next(following)
                 while batch is not None:
-                    slopes = self._slopes(*batch, moments)
+                    slopes = self._gradients(*batch, moments)
                     batch = next(following, None)
                     # Of the weights after the last step, only how far they are is asked for.
                     onto = delta if batch is None else self._own
-                    paces = self._paces(sgd, at, slopes, before, speed)
+                    paces = self._directions(sgd, at, slopes, before, speed)
                     self._step(sgd, at, paces, restrict, onto, last=batch is None)
                     before = speed
                     if batch is not None and at is self.flat:
@@ -161,7 +161,7 @@ class FlatModel:
         scores: Tensor = self.module(inputs)
         return scores
 
-    def _slopes(self, inputs: Tensor, labels: Tensor, moments: Tensor | None) -> list[Tensor]:
+    def _gradients(self, inputs: Tensor, labels: Tensor, moments: Tensor | None) -> list[Tensor]:
         """The gradient; the square of what each example has in it is added to ``moments``."""
         if moments is None:
             return self._gradient(inputs, labels)
@@ -194,7 +194,7 @@ class FlatModel:
             else:
                 torch.add(here, step, alpha=-sgd.learning_rate, out=there)
 
-    def _paces(
+    def _directions(
         self,
         sgd: Sgd,
         at: Tensor,

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from fedtern.core.names import look_up
 from fedtern.data import Dataset, load
-from fedtern.names import look_up
 from fedtern.training.augment import Augment, CropFlip, Transform, pad
 from fedtern.training.examples import Examples
 from fedtern.training.models import RowLSTM, kws_cnn, logistic, mlp, vgg11s

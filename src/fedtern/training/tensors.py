@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedtern.arrays import check_axes, seal_array
-from fedtern.compressors import SparseTernary, check_kept, count_kept
-from fedtern.layout import Layout
-from fedtern.updates import Ternary
+from fedtern.core.arrays import check_axes, seal_array
+from fedtern.core.compressors import SparseTernary, check_kept, count_kept
+from fedtern.core.layout import Layout
+from fedtern.core.updates import Ternary
 
 
 def compress_tensor(tensor: Tensor, p: float = 1 / 400) -> bytes:
@@ -38,7 +38,7 @@ def compress_tensor(tensor: Tensor, p: float = 1 / 400) -> bytes:
 
 
 def _largest(flat: Tensor, k: int) -> Tensor:
-    """What ``fedtern.kernels.top_k`` gives: ties go to the lowest index, zeros are left out."""
+    """Like ``fedtern.core.kernels.top_k``: ties go to the lowest index, zeros are left out."""
     # As integers, so that NaN and infinity come first on every device and are refused.
     spelled = flat.view(torch.int32) & 0x7FFFFFFF
     if k >= flat.numel():

@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from digits import task
-from fedtern.flower import compression
+from fedtern.transports.flower import compression
 
 app = ClientApp(mods=[compression()])
 

@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 
 from digits import task
 from fedtern import stc
-from fedtern.flower import Compressed
+from fedtern.transports.flower import Compressed
 
 app = ServerApp()
 

@@ -1,0 +1,63 @@
+"""Lossless steps: from an update to bytes and back."""
+
+from fedtern.core.codecs.codec import Codec, NamedCodec
+from fedtern.core.codecs.factors import LowRankCodec, ProjectedCodec
+from fedtern.core.codecs.levels import EliasCodec, TensorSignsCodec, TritsCodec
+from fedtern.core.codecs.plain import DenseCodec, NothingCodec, SignsCodec
+from fedtern.core.codecs.positions import (
+    BinaryCodec,
+    ExactCodec,
+    PowersCodec,
+    SparseCodec,
+    TernaryCodec,
+)
+from fedtern.core.codecs.seeded import MaskedCodec, SketchedCodec
+from fedtern.core.codecs.sums import SignCountsCodec, UpdateSequenceCodec
+
+CODECS: dict[int, NamedCodec] = {
+    codec.id: codec
+    for codec in (
+        NothingCodec(),
+        DenseCodec(),
+        SparseCodec(),
+        TernaryCodec("model"),
+        TernaryCodec("tensor"),
+        SignsCodec(),
+        UpdateSequenceCodec(),
+        SignCountsCodec(),
+        BinaryCodec("model"),
+        BinaryCodec("tensor"),
+        TritsCodec(),
+        EliasCodec(),
+        TensorSignsCodec(),
+        LowRankCodec(),
+        MaskedCodec(),
+        ProjectedCodec(),
+        SketchedCodec(),
+        PowersCodec(),
+    )
+}
+"""Every codec by the id it writes; an id is never given to another format."""
+
+__all__ = [
+    "CODECS",
+    "BinaryCodec",
+    "Codec",
+    "DenseCodec",
+    "EliasCodec",
+    "ExactCodec",
+    "LowRankCodec",
+    "MaskedCodec",
+    "NamedCodec",
+    "NothingCodec",
+    "PowersCodec",
+    "ProjectedCodec",
+    "SignCountsCodec",
+    "SignsCodec",
+    "SketchedCodec",
+    "SparseCodec",
+    "TensorSignsCodec",
+    "TernaryCodec",
+    "TritsCodec",
+    "UpdateSequenceCodec",
+]

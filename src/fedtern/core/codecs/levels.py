@@ -1,0 +1,159 @@
+"""Updates on a grid of levels, at the few bits a level that it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtern.core.codecs.codec import expect, open_payload
+from fedtern.core.errors import DecodeError
+from fedtern.core.kernels import (
+    decode_levels,
+    encode_levels,
+    measure_levels,
+    pack_levels,
+    unpack_levels,
+)
+from fedtern.core.layout import Layout, Vector
+from fedtern.core.updates import Levels, Update
+from fedtern.core.updates.levels import bucket_ends
+from fedtern.core.wire import Reader, check_floats, floats, varint
+
+_GROUP, _WIDTH = 17, 27  # 3**17 < 2**27: 1.588 bits a level, where log2(3) is 1.585
+_POWERS = 3 ** np.arange(_GROUP, dtype=np.int64)
+_SPARSE, _MOST_STEPS = 1, 1 << 20
+
+
+@dataclass(frozen=True)
+class TritsCodec:
+    """``id | a scale for each tensor | 17 levels of -1, 0 and 1 in 27 bits``."""
+
+    id: ClassVar[int] = 10
+    name: ClassVar[str] = "trits"
+
+    def encode(self, update: Update, layout: Layout) -> bytes:
+        """1.588 bits a parameter, and four bytes a tensor."""
+        levels = _of_one_step(update, layout)
+        groups = -(-layout.size // _GROUP)
+        trits = np.zeros(groups * _GROUP, np.int64)
+        trits[: layout.size] = levels.levels + 1
+        packed = np.zeros((groups * _WIDTH + 7) // 8, np.uint8)
+        numbers = trits.reshape(groups, _GROUP) @ _POWERS
+        pack_levels(numbers.astype(np.int32), _WIDTH, packed)
+        return bytes([self.id]) + floats(levels.scales) + packed.tobytes()
+
+    def decode(self, data: bytes, layout: Layout) -> Levels:
+        """As many levels as the layout has parameters."""
+        reader = open_payload(data, self.id)
+        scales = _read_scales(reader, layout.ends.size)
+        groups = -(-layout.size // _GROUP)
+        packed = reader.bits(groups * _WIDTH)
+        reader.end()
+        numbers = np.empty(groups, np.int32)
+        unpack_levels(np.concatenate([packed, np.zeros(8, np.uint8)]), _WIDTH, numbers)
+        if groups and numbers.max() >= 3**_GROUP:
+            raise DecodeError("a group of levels is out of range")
+        trits = (numbers[:, None] // _POWERS % 3).astype(np.int32).reshape(-1)
+        if trits[layout.size :].any():
+            raise DecodeError("levels after the last one")
+        levels = trits[: layout.size] - np.int32(1)
+        _check_zero_scales(levels, scales, layout.ends)
+        return Levels(layout.size, levels, scales, layout.ends, 1)
+
+
+@dataclass(frozen=True)
+class TensorSignsCodec:
+    """``id | a scale for each tensor | one bit a parameter``."""
+
+    id: ClassVar[int] = 12
+    name: ClassVar[str] = "signs, by tensor"
+
+    def encode(self, update: Update, layout: Layout) -> bytes:
+        """One bit a parameter, and four bytes a tensor."""
+        levels = _of_one_step(update, layout)
+        if not levels.levels.all():
+            raise TypeError("this codec writes levels of -1 and 1, got a 0")
+        signs = np.packbits(levels.levels > 0, bitorder="little")
+        return bytes([self.id]) + floats(levels.scales) + signs.tobytes()
+
+    def decode(self, data: bytes, layout: Layout) -> Levels:
+        """As many signs as the layout has parameters."""
+        reader = open_payload(data, self.id)
+        scales = _read_scales(reader, layout.ends.size)
+        signs = np.unpackbits(reader.bits(layout.size), count=layout.size, bitorder="little")
+        reader.end()
+        levels = 2 * signs.astype(np.int32) - np.int32(1)
+        return Levels(layout.size, levels, scales, layout.ends, 1)
+
+
+@dataclass(frozen=True)
+class EliasCodec:
+    """``id | flags | steps | bucket | scales | non-zeros, if sparse | Elias-coded levels``.
+
+    A bucket of 0 stands for the layout's tensors.
+    """
+
+    id: ClassVar[int] = 11
+    name: ClassVar[str] = "levels"
+
+    def encode(self, update: Update, layout: Layout) -> bytes:
+        """The shorter of the publication's two ways: every level, or the non-zeros and gaps."""
+        levels = expect(update, Levels)
+        sizes = [int(measure_levels(levels.levels, sparse)) for sparse in (False, True)]
+        sparse = sizes[1] < sizes[0]
+        packed = np.zeros((min(sizes) + 7) // 8, np.uint8)
+        encode_levels(levels.levels, sparse, packed)
+        bucket = 0 if np.array_equal(levels.ends, layout.ends) else int(levels.ends[0])
+        head = bytes([self.id, _SPARSE if sparse else 0]) + varint(levels.steps) + varint(bucket)
+        count = varint(int(np.count_nonzero(levels.levels))) if sparse else b""
+        return head + floats(levels.scales) + count + packed.tobytes()
+
+    def decode(self, data: bytes, layout: Layout) -> Levels:
+        """As many levels as the layout has parameters."""
+        reader = open_payload(data, self.id)
+        if (flags := reader.byte()) > _SPARSE:
+            raise DecodeError(f"unknown flags {flags:#04x}")
+        steps, bucket = reader.varint(), reader.varint()
+        if not 1 <= steps <= _MOST_STEPS:
+            raise DecodeError(f"expected from 1 to {_MOST_STEPS} steps, got {steps}")
+        if bucket > layout.size or (bucket and 4 * -(-layout.size // bucket) > reader.left):
+            raise DecodeError(f"buckets of {bucket} do not fit the model, or the message")
+        ends = bucket_ends(layout.size, bucket) if bucket else layout.ends
+        if bucket and np.array_equal(ends, layout.ends):
+            raise DecodeError("buckets that are the tensors are written as 0")
+        scales = _read_scales(reader, ends.size)
+        count = reader.varint() if flags else layout.size
+        if count > min(layout.size, 8 * reader.left):
+            raise DecodeError(f"message is too short for {count} levels")
+        packed = np.frombuffer(reader.rest(), np.uint8)
+        levels = np.zeros(layout.size, np.int32)
+        used = int(decode_levels(packed, bool(flags), count, steps, levels))
+        if used < 0:
+            raise DecodeError("levels run past the end or are above their number of steps")
+        if packed.size != (used + 7) // 8 or (used % 8 and packed[-1] >> (used % 8)):
+            raise DecodeError("bits after the last level")
+        _check_zero_scales(levels, scales, ends)
+        return Levels(layout.size, levels, scales, ends, steps)
+
+
+def _of_one_step(update: Update, layout: Layout) -> Levels:
+    levels = expect(update, Levels)
+    if levels.steps != 1 or not np.array_equal(levels.ends, layout.ends):
+        raise TypeError("this codec writes levels of one step with a scale for each tensor")
+    return levels
+
+
+def _read_scales(reader: Reader, count: int) -> Vector:
+    scales = check_floats(reader.floats(count), lambda i: f"scale {i}")
+    if (scales < 0).any() or np.signbit(scales).any():
+        raise DecodeError("a scale is negative")
+    return scales
+
+
+def _check_zero_scales(levels: NDArray[np.int32], scales: Vector, ends: NDArray[np.int64]) -> None:
+    """Refuse levels of nothing, which could be written in more than one way."""
+    if not scales.all() and levels[np.repeat(scales == 0, np.diff(ends, prepend=0))].any():
+        raise DecodeError("a level other than zero has a scale of zero")

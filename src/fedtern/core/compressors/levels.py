@@ -1,0 +1,106 @@
+"""Every value on a grid, rounded up or down at random so that its expectation is unchanged."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fedtern.core.compressors.compressor import LARGEST, Loss, check_finite
+from fedtern.core.layout import Layout, Vector
+from fedtern.core.updates import Levels
+from fedtern.core.updates.levels import bucket_ends
+
+Norm = Literal["l2", "max"]
+
+
+@dataclass(frozen=True)
+class StochasticTernary:
+    """Zero, or the largest magnitude of the tensor with the value's sign (Wen et al., 2017).
+
+    A value is kept with the chance |x| / max |x|. With ``clip``, values are first cut off at so
+    many standard deviations of their tensor, which is unbiased for what is left only.
+
+    >>> x = np.float32([0, 4, -1, 0.5])
+    >>> rng = np.random.default_rng(0)
+    >>> many = [StochasticTernary().compress(x, Layout.flat(4), rng) for _ in range(1000)]
+    >>> sum(update.to_dense() for update in many) / 1000
+    array([ 0.   ,  4.   , -1.028,  0.52 ], dtype=float32)
+    """
+
+    clip: float | None = None
+    loss: ClassVar[Loss] = "unbiased"
+
+    def __post_init__(self) -> None:
+        if self.clip is not None:
+            if not 0 < self.clip < np.inf:
+                raise ValueError(f"clip must be positive or None, got {self.clip}")
+            object.__setattr__(self, "clip", float(self.clip))
+
+    def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Levels:
+        """Eqs. 1-3 of the publication, tensor by tensor; clipping is its Eq. 7."""
+        check_finite(x, layout)
+        chances, scales = rng.random(x.size, np.float32), []
+        levels = np.empty(x.size, np.int32)
+        start = 0
+        for end in layout.ends.tolist():
+            part = x[start:end]
+            magnitudes = np.abs(part)
+            if self.clip is not None and part.size:
+                most = np.float32(self.clip * part.std(dtype=np.float64))
+                if most > 0:  # or all values are equal, such as a single one
+                    np.minimum(magnitudes, most, out=magnitudes)
+            scales.append(magnitudes.max(initial=0.0))
+            # A chance is below 1, so that the largest value is always kept.
+            kept = chances[start:end] * scales[-1] < magnitudes
+            levels[start:end] = np.where(kept, np.sign(part), 0)
+            start = end
+        return Levels(x.size, levels, np.array(scales, np.float32), layout.ends, 1)
+
+
+@dataclass(frozen=True)
+class StochasticLevels:
+    """One of ``steps`` fractions of the norm of its bucket (Alistarh et al., 2017).
+
+    ``norm`` is Euclid's, as in the publication's analysis, or the largest magnitude, as in its
+    experiments.
+    """
+
+    steps: int
+    bucket: int
+    norm: Norm = "l2"
+    loss: ClassVar[Loss] = "unbiased"
+
+    def __post_init__(self) -> None:
+        for name, most in (("steps", 1 << 20), ("bucket", 1 << 40)):
+            value = operator.index(getattr(self, name))
+            if not 1 <= value <= most:
+                raise ValueError(f"{name} must be from 1 to {most}, got {value}")
+            object.__setattr__(self, name, value)
+        if self.norm not in ("l2", "max"):
+            raise ValueError(f'norm must be "l2" or "max", got {self.norm!r}')
+
+    def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Levels:
+        """Eq. 4.3 of the publication, bucket by bucket of the flat vector."""
+        check_finite(x, layout)
+        ends = bucket_ends(x.size, self.bucket) if x.size else layout.ends
+        lengths = np.diff(ends, prepend=0)
+        starts = ends - lengths
+        magnitudes = np.abs(x)
+        scales = np.zeros(ends.size, np.float32)
+        if x.size and self.norm == "max":
+            scales = np.maximum.reduceat(magnitudes, starts)
+        elif x.size:
+            squares = np.add.reduceat(np.square(x, dtype=np.float64), starts)
+            scales = np.sqrt(squares).astype(np.float32)
+        if scales.max(initial=0) > LARGEST:
+            raise layout.refuse(int(magnitudes.argmax()), float(magnitudes.max()))
+        # A bucket of zeros has a scale of zero; nothing by anything else stays nothing.
+        exact = magnitudes / np.repeat(np.where(scales > 0, scales, np.float32(1)), lengths)
+        exact *= np.float32(self.steps)
+        exact += rng.random(x.size, np.float32)
+        levels = np.minimum(exact, np.float32(self.steps)).astype(np.int32)
+        levels[x < 0] *= -1
+        return Levels(x.size, levels, scales, ends, self.steps)

@@ -1,0 +1,57 @@
+"""One bit for each weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedtern.core.compressors.compressor import LARGEST, Loss, check_finite, mean_of
+from fedtern.core.layout import Layout, Vector
+from fedtern.core.updates import Levels, Signs
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One bit for each weight: ``step`` up or down (Bernstein et al., 2018).
+
+    Unlike the paper: a zero, or a tied vote, has no sign to send in one bit; it gets one at
+    random, where always sending the same one would push such weights in one direction.
+    """
+
+    step: float = 1.0
+    loss: ClassVar[Loss] = "biased"
+
+    def __post_init__(self) -> None:
+        if not 0 < np.float32(self.step) <= LARGEST:
+            raise ValueError(f"step must be a positive float32 up to 2**100, got {self.step}")
+        object.__setattr__(self, "step", float(self.step))
+
+    def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Signs:
+        """The signs of ``x``, whatever its magnitudes."""
+        check_finite(x, layout)
+        positive = x > 0
+        ties = np.flatnonzero(x == 0)
+        positive[ties] = rng.integers(0, 2, ties.size, dtype=np.uint8).view(np.bool_)
+        return Signs.pack(positive, float(np.float32(self.step)))
+
+
+@dataclass(frozen=True)
+class ScaledSign:
+    """The signs of each tensor, at the mean of its magnitudes (Karimireddy et al., 2019, Alg. 1).
+
+    >>> x = np.float32([3, -1, 2, 0])
+    >>> ScaledSign().compress(x, Layout.flat(4), np.random.default_rng(0)).to_dense()
+    array([ 1.5, -1.5,  1.5,  1.5], dtype=float32)
+    """
+
+    loss: ClassVar[Loss] = "biased"
+
+    def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Levels:
+        """The sign of zero is plus: error feedback takes back what that adds."""
+        check_finite(x, layout)
+        parts = layout.unflatten(np.abs(x)).values()
+        scales = np.array([mean_of(part) for part in parts], np.float32)
+        levels = np.where(x < 0, np.int32(-1), np.int32(1))
+        return Levels(x.size, levels, scales, layout.ends, 1)

@@ -1,0 +1,81 @@
+"""Methods that send the few values that matter and keep the others for later."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedtern.core.codecs import BinaryCodec, PowersCodec, SparseCodec, TernaryCodec
+from fedtern.core.compressors import SparseBinary, SparseTernary, Threshold, TopK
+from fedtern.core.feedback import ErrorFeedback, MomentumCorrection, VarianceThreshold
+from fedtern.core.layout import Scope
+from fedtern.core.methods.aggregation import Mean
+from fedtern.core.methods.method import Link, Method, lossless_link
+
+
+def stc(
+    p_up: float = 1 / 400,
+    p_down: float = 1 / 400,
+    local_steps: int = 1,
+    scope: Scope = "model",
+    weighted: bool = False,
+) -> Method:
+    """Sparse ternary compression in both directions (Algorithm 2); with delay, Appendix C."""
+    up = Link(ErrorFeedback(SparseTernary(p_up, scope)), TernaryCodec(scope))
+    down = Link(ErrorFeedback(SparseTernary(p_down, scope)), TernaryCodec(scope))
+    return Method("stc", up, down, local_steps, Mean(weighted))
+
+
+def topk(
+    p_up: float = 1 / 400,
+    p_down: float | None = None,
+    local_steps: int = 1,
+    scope: Scope = "model",
+    weighted: bool = False,
+) -> Method:
+    """The largest values with error feedback; down uncompressed unless ``p_down`` is given."""
+    up = Link(ErrorFeedback(TopK(p_up, scope)), SparseCodec())
+    down = lossless_link()
+    if p_down is not None:
+        down = Link(ErrorFeedback(TopK(p_down, scope)), SparseCodec())
+    return Method("topk", up, down, local_steps, Mean(weighted))
+
+
+def gradient_dropping(p: float = 0.01) -> Method:
+    """The share ``p`` of largest values of the whole model, the others dropped for now."""
+    return replace(topk(p), name="gradient_dropping")
+
+
+def dgc(
+    p: float = 0.001,
+    momentum: float = 0.9,
+    clip: float | None = None,
+    warmup: int = 30,
+    scope: Scope = "tensor",
+) -> Method:
+    """Deep gradient compression: top-k of residuals of velocities, which it masks where it sends.
+
+    ``momentum`` takes the place of that of training. ``clip`` is the greatest length of a client's
+    change: the publication's threshold over the root of the number of clients, times the learning
+    rate. ``warmup`` is the number of uploads in each stage of the warm-up (an epoch in the
+    publication), with 1/4, 1/16, … of the values sent.
+    """
+    up = Link(MomentumCorrection(p, scope, momentum, clip, warmup), SparseCodec())
+    return Method("dgc", up, lossless_link(), 1, Mean(), momentum="memory")
+
+
+def strom(tau: float = 0.01) -> Method:
+    """Plus or minus ``tau`` for every value whose residual exceeds it."""
+    up = Link(ErrorFeedback(Threshold(tau)), TernaryCodec())
+    return Method("strom", up, lossless_link(), 1, Mean())
+
+
+def variance(alpha: float = 1.0, decay: float = 0.999) -> Method:
+    """What is unambiguous: its square exceeds ``alpha`` times the second moments it came from."""
+    up = Link(VarianceThreshold(alpha, decay), PowersCodec())
+    return Method("variance", up, lossless_link(), 1, Mean())
+
+
+def sbc(p: float = 0.01, local_steps: int = 10, scope: Scope = "tensor") -> Method:
+    """Sparse binary compression: the largest values of the stronger sign, at their mean."""
+    up = Link(ErrorFeedback(SparseBinary(p, scope)), BinaryCodec(scope))
+    return Method("sbc", up, lossless_link(), local_steps, Mean(), momentum="mask")

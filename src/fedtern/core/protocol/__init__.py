@@ -1,0 +1,21 @@
+"""The two sides of a federation as objects that take and return bytes and never do I/O."""
+
+from fedtern.core.protocol.client import Client
+from fedtern.core.protocol.messages import Broadcast, CohortNotice, Upload
+from fedtern.core.protocol.records import broadcast_record, discard_record, upload_record
+from fedtern.core.protocol.server import Server
+from fedtern.core.protocol.terms import Terms
+from fedtern.core.protocol.uplink import Uplink
+
+__all__ = [
+    "Broadcast",
+    "Client",
+    "CohortNotice",
+    "Server",
+    "Terms",
+    "Uplink",
+    "Upload",
+    "broadcast_record",
+    "discard_record",
+    "upload_record",
+]

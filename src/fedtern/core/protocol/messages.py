@@ -1,0 +1,124 @@
+"""The messages that make up a round. ``docs/format.md`` is this module in prose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedtern.core.codecs import NothingCodec
+from fedtern.core.envelope import BROADCAST, CALL, UPLOAD, seal
+from fedtern.core.errors import DecodeError
+from fedtern.core.protocol.terms import STAMP, Head, Terms
+from fedtern.core.updates import Update, largest
+from fedtern.core.wire import Reader, ids
+
+LARGEST_UPLOAD = 2.0**64
+"""Far above any weight, and so far below 2**100 that no client alone can get the sum there."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A client's update to the weights of one round."""
+
+    head: Head
+    update: Update
+
+    @staticmethod
+    def seal(stamp: bytes, round: int, payload: bytes, terms: Terms) -> bytes:
+        """The message; ``payload`` is what the method's codec wrote."""
+        return seal(UPLOAD, terms.head(stamp, round) + payload)
+
+    @classmethod
+    def open(cls, data: bytes, terms: Terms) -> Upload:
+        """Read and check everything."""
+        head, reader = terms.open(data, UPLOAD)
+        update = terms.method.up.codec.decode(reader.rest(), terms.layout)
+        if largest(update) > LARGEST_UPLOAD:
+            raise DecodeError(f"an upload's values end at 2**64, got {largest(update)}")
+        return cls(head, update)
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """The one message of a round, the same for every client."""
+
+    head: Head
+    update: Update
+    counted: frozenset[int]  # whose uploads are in it
+    cohort: frozenset[int] | None  # who may upload in the next round; None for anybody
+    data: bytes
+
+    @property
+    def round(self) -> int:
+        """The round that it ends."""
+        return self.head.round
+
+    @property
+    def next_stamp(self) -> bytes:
+        """The stamp of the history that ends with it."""
+        return self.data[-4:][:STAMP]
+
+    @staticmethod
+    def seal(
+        stamp: bytes,
+        round: int,
+        payload: bytes,
+        counted: frozenset[int],
+        cohort: frozenset[int] | None,
+        terms: Terms,
+    ) -> bytes:
+        """The message; ``payload`` is what the method's codec wrote."""
+        chosen = _write_cohort(cohort)
+        return seal(BROADCAST, terms.head(stamp, round) + ids(counted) + chosen + payload)
+
+    @classmethod
+    def open(cls, data: bytes, terms: Terms) -> Broadcast:
+        """Read and check everything."""
+        return cls.read(*terms.open(data, BROADCAST), data, terms)
+
+    @classmethod
+    def read(cls, head: Head, reader: Reader, data: bytes, terms: Terms) -> Broadcast:
+        """Read what follows the head; ``data`` is the whole message."""
+        counted, cohort = frozenset(reader.ids()), read_cohort(reader)
+        payload = reader.rest()
+        codec = NothingCodec() if payload[:1] == b"\0" else terms.method.down.codec
+        return cls(head, codec.decode(payload, terms.layout), counted, cohort, data)
+
+
+@dataclass(frozen=True)
+class CohortNotice:
+    """Who may upload to the round that a server is at, said by itself.
+
+    A broadcast says it, too; this is for the first round, which no broadcast precedes, and for
+    broadcasts that are longer than what a transport takes.
+    """
+
+    head: Head
+    cohort: frozenset[int] | None  # None for anybody
+
+    @staticmethod
+    def seal(stamp: bytes, round: int, cohort: frozenset[int] | None, terms: Terms) -> bytes:
+        """The message."""
+        return seal(CALL, terms.head(stamp, round) + _write_cohort(cohort))
+
+    @classmethod
+    def open(cls, data: bytes, terms: Terms) -> CohortNotice:
+        """Read a call, or as much of a broadcast as calls for the round after it."""
+        head, reader = terms.open(data, CALL, BROADCAST)
+        if head.kind == CALL:
+            call = cls(head, read_cohort(reader))
+            reader.end()
+            return call
+        reader.ids()
+        return cls(Head(CALL, data[-4:][:STAMP], head.round + 1), read_cohort(reader))
+
+
+def _write_cohort(cohort: frozenset[int] | None) -> bytes:
+    return b"\0" if cohort is None else b"\1" + ids(cohort)
+
+
+def read_cohort(reader: Reader) -> frozenset[int] | None:
+    """Who may upload; None for anybody."""
+    chosen = reader.byte()
+    if chosen > 1:
+        raise DecodeError(f"expected 0 or 1 before the cohort, got {chosen}")
+    return frozenset(reader.ids()) if chosen else None

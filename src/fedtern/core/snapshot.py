@@ -1,0 +1,145 @@
+"""A state as named arrays and a little JSON, in the safetensors format with a checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from mmap import mmap
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtern.core.errors import DecodeError
+
+_DTYPES = {"F32": "<f4", "I32": "<i4", "I64": "<i8", "U64": "<u8", "U8": "|u1"}
+_NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
+_LENGTH = struct.Struct("<Q")
+_NO_CHECKSUM = "0" * 10
+_DAMAGE = (
+    AttributeError,
+    KeyError,
+    OverflowError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Arrays by name, and whatever else there is to know as JSON.
+
+    >>> state = Snapshot({"residual": np.zeros(3, np.float32)}, {"round": 7})
+    >>> Snapshot.from_bytes(state.to_bytes()).meta
+    {'round': 7}
+    """
+
+    arrays: Mapping[str, NDArray[Any]]
+    meta: Mapping[str, Any]
+
+    def expect(self, meta: Mapping[str, object]) -> None:
+        """Refuse a snapshot of something else."""
+        for name, value in meta.items():
+            if (found := self.meta.get(name)) != value:
+                raise ValueError(f"the snapshot's {name} is {found!r}, expected {value!r}")
+
+    def starting_with(self, prefix: str) -> dict[str, NDArray[Any]]:
+        """The arrays whose names start so, by the rest of their names."""
+        return {
+            name.removeprefix(prefix): array
+            for name, array in self.arrays.items()
+            if name.startswith(prefix)
+        }
+
+    def copies(self, prefix: str) -> dict[str, NDArray[Any]]:
+        """Copies of those arrays, which outlive what the snapshot was read from."""
+        return {name: array.copy() for name, array in self.starting_with(prefix).items()}
+
+    @property
+    def digest(self) -> str:
+        """What tells the arrays from others: names, types, shapes and every byte."""
+        found = hashlib.sha256()
+        for name, array in sorted(self.arrays.items()):
+            found.update(json.dumps([name, _NAMES[array.dtype], array.shape]).encode())
+            found.update(array.tobytes())
+        return found.hexdigest()[:16]
+
+    def chunks(self) -> Iterator[bytes]:
+        """The bytes in pieces, so that a large state need not exist twice."""
+        header: dict[str, Any] = {}
+        offset = body = 0
+        for name, array in self.arrays.items():
+            end = offset + array.nbytes
+            header[name] = {
+                "dtype": _NAMES[array.dtype],
+                "shape": list(array.shape),
+                "data_offsets": [offset, end],
+            }
+            offset, body = end, zlib.crc32(array.tobytes(), body)
+        # The checksum comes first, so that its place in the text is known.
+        meta = {"crc32": _NO_CHECKSUM, "fedtern": json.dumps(dict(self.meta))}
+        text = json.dumps({"__metadata__": meta, **header}).encode()
+        text += b" " * (-len(text) % 8)
+        # The checksum covers the header it stands in, with zeros in its own place.
+        checksum = _checksum(text, body).encode()
+        yield _LENGTH.pack(len(text)) + text.replace(_NO_CHECKSUM.encode(), checksum, 1)
+        for array in self.arrays.values():
+            yield array.tobytes()
+
+    def to_bytes(self) -> bytes:
+        """The whole file."""
+        return b"".join(self.chunks())
+
+    @classmethod
+    def from_bytes(cls, data: bytes | mmap) -> Snapshot:
+        """Read a file back; every way of being damaged is a ``DecodeError``."""
+        try:
+            return cls._parse(data)
+        except _DAMAGE as error:
+            raise DecodeError(f"not a fedtern snapshot, or a damaged one: {error}") from error
+
+    @classmethod
+    def _parse(cls, data: bytes | mmap) -> Snapshot:
+        (length,) = _LENGTH.unpack_from(data)
+        text = data[8 : 8 + length]
+        header = json.loads(text)
+        meta = header.pop("__metadata__")
+        body = memoryview(data)[8 + length :]
+        blank = text.replace(meta["crc32"].encode(), _NO_CHECKSUM.encode(), 1)
+        if _checksum(blank, zlib.crc32(body)) != meta["crc32"]:
+            raise ValueError("checksum does not match")
+        arrays = {}
+        for name, entry in header.items():
+            start, end = entry["data_offsets"]
+            dtype = np.dtype(_DTYPES[entry["dtype"]])
+            if end - start != math.prod(entry["shape"]) * dtype.itemsize:
+                raise ValueError(f"array {name!r} does not have the size of its shape")
+            arrays[name] = np.frombuffer(body[start:end], dtype).reshape(entry["shape"])
+        return cls(arrays, dict(json.loads(meta["fedtern"])))
+
+
+def _checksum(header: bytes, body: int) -> str:
+    return f"{zlib.crc32(header, body):010d}"
+
+
+def pack_blobs(blobs: Mapping[str, list[bytes]]) -> dict[str, NDArray[Any]]:
+    """Lists of byte strings as arrays that a snapshot can hold."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, parts in blobs.items():
+        arrays[name] = np.frombuffer(b"".join(parts), np.uint8)
+        arrays[f"{name}.lengths"] = np.array([len(part) for part in parts], np.int64)
+    return arrays
+
+
+def unpack_blobs(arrays: Mapping[str, NDArray[Any]], name: str) -> list[bytes]:
+    """Undo ``pack_blobs`` for one list."""
+    ends = np.cumsum(arrays[f"{name}.lengths"])
+    data = arrays[name].tobytes()
+    return [data[a:b] for a, b in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=False)]

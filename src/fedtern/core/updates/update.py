@@ -1,0 +1,24 @@
+"""What an update promises."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fedtern.core.layout import Vector
+
+
+class Update(Protocol):
+    """A change of ``size`` weights."""
+
+    @property
+    def size(self) -> int:
+        """The length of the vector it changes."""
+        ...
+
+    def to_dense(self) -> Vector:
+        """The change as a new vector."""
+        ...
+
+    def add_to(self, out: Vector, scale: float = 1.0) -> None:
+        """``out += scale * self``, in place."""
+        ...

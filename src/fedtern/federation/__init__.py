@@ -1,0 +1,1 @@
+"""What all transports share: rounds, presence, and one client's turn."""

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import fedtern
+from checks import LAYOUT, METHODS, pair, trained
+from fedtern.cli import app
+from fedtern.core.inspection import inspect
+from fedtern.core.protocol.messages import CohortNotice
+
+
+@pytest.fixture
+def run(tmp_path):
+    def invoke(data: bytes, *options: str):
+        path = tmp_path / "message"
+        path.write_bytes(data)
+        return CliRunner().invoke(app, ["inspect", str(path), *options])
+
+    return invoke
+
+
+def test_inspect_prints_parts_density_and_the_entropy_bound(run):
+    data = fedtern.compress(np.random.default_rng(0).standard_normal((100, 1000)), p=0.01)
+    result = run(data)
+    assert result.exit_code == 0
+    assert f"array, {len(data):,} bytes" in result.output
+    for text in ("shape: (100, 1000)", "signs", "density 1.0000%", "entropy bound 9.079"):
+        assert text in result.output
+
+
+def test_inspect_as_json_is_one_object_whose_parts_add_up(run):
+    data = fedtern.compress(np.random.default_rng(0).standard_normal(5000), p=0.1)
+    found = json.loads(run(data, "--json").output.splitlines()[-1])
+    assert sum(found["parts"].values()) == found["nbytes"] == len(data)
+    assert found["nonzeros"] == 500
+    assert found["density"] == 0.1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_parts_of_every_message_add_up(name):
+    server, clients = pair(METHODS[name])
+    messages = [clients[0].send(trained(clients[0], 0))]
+    server.receive(0, messages[0])
+    messages += [server.finish_round(cohort).data for cohort in (None, [1, 2])]
+    messages += [server.catch_up(1, since) for since in (-1, 0, 1, 2)]
+    for data in messages:
+        for layout in (None, LAYOUT):
+            found = inspect(data, layout)
+            assert sum(nbytes for _, nbytes in found.parts) == len(data)
+            assert all(nbytes >= 0 for _, nbytes in found.parts)
+
+
+def test_inspect_tells_whose_uploads_counted_and_asks_for_the_size(run):
+    server, clients = pair(METHODS["stc-tensor"])
+    server.receive(0, clients[0].send(trained(clients[0], 0)))
+    data = server.finish_round(next_cohort=[1, 2]).data
+    output = run(data).output
+    for text in ("counted: 0", "next cohort: 1, 2", "round: 0", "--size"):
+        assert text in output
+    assert "density" in run(data, "--size", "24,4,15").output
+
+
+def test_bad_input_is_one_line_and_an_exit_code(run):
+    result = run(b"something else")
+    assert (result.exit_code, result.output.count("\n")) == (1, 1)
+    assert "not a fedtern message: it starts with 0x73" in result.output
+    result = CliRunner().invoke(app, ["inspect", "/nowhere"])
+    assert result.output == "/nowhere: No such file or directory\n"
+    assert "expected numbers like 7840,10" in run(b"", "--size", "many").output
+    message = fedtern.compress(np.ones(100), p=0.1)
+    assert "no model has 99999999999999999999" in run(message, "--size", "9" * 20).output
+
+
+def test_the_command_exists_and_knows_its_version():
+    command = [sys.executable, "-m", "fedtern", "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout == f"fedtern {fedtern.__version__}\n"
+
+
+def test_without_the_extra_the_command_says_how_to_get_it():
+    code = "import sys; sys.modules['typer'] = None\nfrom fedtern.__main__ import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1
+    assert result.stderr == "the command line needs typer: pip install 'fedtern[cli]'\n"
+
+
+def test_without_torch_messages_can_be_inspected_and_training_says_how_to_get_it(tmp_path):
+    path = tmp_path / "message"
+    path.write_bytes(fedtern.compress(np.ones(3, np.float32)))
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'torch' else find(name, *a)\n"
+        "from fedtern.__main__ import main; main()"
+    )
+
+    def run(*arguments: str):
+        command = [sys.executable, "-c", code, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert "array" in run("inspect", str(path)).stdout
+    refused = run("run", "cnn-kws", "--method", "stc")
+    assert refused.returncode == 1
+    assert refused.stderr == "fedtern: training needs torch: pip install 'fedtern[torch]'\n"
+
+
+def test_inspect_tells_whom_a_call_calls(run):
+    server, _ = pair(METHODS["stc"])
+    for cohort, words in ((None, "anybody"), (frozenset({3, 1}), "1, 3"), (frozenset(), "nobody")):
+        result = run(CohortNotice.seal(server.stamp, 7, cohort, server.terms))
+        assert "call, " in result.output
+        assert "round: 7" in result.output
+        assert f"cohort: {words}" in result.output
+
+
+@pytest.mark.parametrize("words", [["run"], ["serve"], ["demo", "mqtt"]])
+def test_help_has_no_marks_meant_for_a_renderer(words):
+    pytest.importorskip("torch")
+    shown = CliRunner().invoke(app, [*words, "--help"]).output
+    assert "[default: " in shown
+    assert "\\[" not in shown
+
+
+def test_serve_has_no_options_that_only_a_simulation_has():
+    pytest.importorskip("torch")
+    shown = CliRunner().invoke(app, ["serve", "--workers", "2"])
+    assert shown.exit_code == 2

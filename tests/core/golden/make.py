@@ -1,0 +1,202 @@
+"""Writes ``v1.json``: messages and what they decode to. What is there already stays as it is.
+
+- ``arrays``: ``hex`` decodes to ``shape`` and ``values``, or to zeros but for ``nonzeros``.
+- ``payloads``: updates of the layout; ``adds`` is what one does to zeros (up to a zero's sign).
+- ``federations``: from ``start`` on, the round's uploads, its broadcast and the weights after it;
+  ``away[i]`` takes client 300 from round i - 1 to the end, ``replay`` from round 0.
+- ``refused``: arrays and payloads that break a rule.
+- ``calls``: to the first federation; ``cohort`` is null where anybody may upload to ``round``.
+- ``refused_calls``: calls to it, at round 0, that break a rule.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from checks import CODECS, METHODS, sample_update, trained
+from fedtern import Client, Layout, Method, Server, compress, decompress
+from fedtern.core.codecs import UpdateSequenceCodec
+from fedtern.core.compressors import SparseTernary, TopK
+from fedtern.core.envelope import ARRAY, CALL, UPLOAD, seal
+from fedtern.core.protocol import CohortNotice
+from fedtern.core.protocol.catchup import CatchUpBuilder
+from fedtern.core.protocol.terms import Terms, first_stamp
+from fedtern.core.updates.sums import merge
+
+HERE = Path(__file__).parent
+LAYOUT = Layout(("conv.weight", "conv.bias", "fc.weight"), ((5, 3, 3), (5,), (10, 6)))
+AWAY, FAR = 300, 2**40  # ids that take more than a byte
+
+
+def floats(values: np.ndarray) -> list[float]:
+    """Float32 values as decimal numbers that read back to the same bits."""
+    return [float(v) for v in values.reshape(-1)]
+
+
+def arrays() -> list[dict[str, object]]:
+    rng = np.random.default_rng(1)
+    cases = [(np.array([0, 3, -1, 0.5, -5, 0]), 1 / 3), (np.zeros((2, 2)), 0.5)]
+    cases += [(rng.standard_normal((20, 30)), p) for p in (0.01, 0.2, 1.0)]
+    cases += [(rng.standard_normal(()), 1.0), (np.zeros((3, 0)), 1.0)]
+    cases += [(rng.standard_normal((1000, 300)), p) for p in (1e-3, 1e-4, 1e-5)]
+    out: list[dict[str, object]] = []
+    for x, p in cases:
+        data = compress(x, p)
+        values = floats(decompress(data))
+        case: dict[str, object] = {"hex": data.hex(), "shape": list(x.shape)}
+        if x.size > 1000:
+            case["nonzeros"] = [[i, v] for i, v in enumerate(values) if v]
+        else:
+            case["values"] = values
+        out.append(case)
+    return out
+
+
+def payloads() -> list[dict[str, object]]:
+    rng = np.random.default_rng(2)
+    found = [
+        (name, codec, sample_update(name, LAYOUT, rng))
+        for name, codec in CODECS.items()
+        for _ in range(3)
+    ]
+    x = rng.standard_normal(LAYOUT.size).astype(np.float32)
+    for compressor in (SparseTernary(0.05), SparseTernary(0.03, "tensor"), TopK(0.05)):
+        # The same positions every time: written once, and nested.
+        often = merge([compressor.compress(x * scale, LAYOUT, rng) for scale in (1, 2, 4, 8, 16)])
+        data = UpdateSequenceCodec().encode(often, LAYOUT)
+        assert data[1] & 4
+        found.append(("series-nested", UpdateSequenceCodec(), often))
+    return [
+        {"name": name, "hex": codec.encode(update, LAYOUT).hex(), "adds": floats(update.to_dense())}
+        for name, codec, update in found
+    ]
+
+
+def federation(name: str, method: Method) -> dict[str, object]:
+    start = np.random.default_rng(7).standard_normal(LAYOUT.size).astype(np.float32)
+    server = Server(start, method, LAYOUT, federation="golden")
+    clients = {i: Client(i, method, LAYOUT, start, federation="golden") for i in (0, 1, AWAY, FAR)}
+    rounds, broadcasts = [], []
+    for t, cohort in enumerate([[0, 1, AWAY], [0, FAR], [], [1, FAR], [0, 1]]):
+        uploads = []
+        for i in cohort:
+            clients[i].receive(server.catch_up(i, clients[i].round))
+            data = clients[i].send(trained(clients[i], t))
+            server.receive(i, data, num_examples=t + 1)
+            uploads.append([i, t + 1, data.hex()])
+        broadcasts.append(server.finish_round(next_cohort=[1, FAR] if t == 2 else None).data)
+        weights = floats(server.weights)
+        rounds.append({"uploads": uploads, "broadcast": broadcasts[-1].hex(), "weights": weights})
+    way = CatchUpBuilder(0, server.round, False, server.terms)
+    away = [server.catch_up(AWAY, since).hex() for since in range(-1, server.round + 1)]
+    return {
+        "method": name,
+        "federation": "golden",
+        "terms": server.terms.digest.hex(),
+        "start": floats(start),
+        "rounds": rounds,
+        "away": away,
+        "replay": way.replay(broadcasts, first_stamp("golden", start)).hex(),
+    }
+
+
+def refused() -> list[dict[str, str]]:
+    array = compress(np.array([0, 3, -1, 0.5, -5, 0]), 1 / 3)
+    ternary = array[4:-4]
+
+    def changed(at: int, to: int) -> bytes:
+        return ternary[:at] + bytes([to]) + ternary[at + 1 :]
+
+    def again(payload: bytes) -> bytes:
+        return seal(ARRAY, array[2:4] + payload)
+
+    broken = {
+        "wrong checksum": array[:-1] + b"\0",
+        "another version": array[:1] + b"\x24" + array[2:],
+        "not a message": b"\0" + array[1:],
+        "ends early": again(ternary[:-1]),
+        "bytes left over": again(ternary + b"\0"),
+        "more positions than parameters": again(changed(1, 7)),
+        "a number not in its shortest form": again(ternary[:1] + b"\x82\0" + ternary[2:]),
+        "mu is zero": again(ternary[:2] + bytes(4) + ternary[6:]),
+        "mu is negative": again(changed(5, 0xC0)),
+        "mu is infinite": again(ternary[:2] + bytes.fromhex("0000807f") + ternary[6:]),
+        "mu is above 2^100": again(ternary[:2] + bytes.fromhex("01008071") + ternary[6:]),
+        "padding of the signs": again(changed(6, 0x05)),
+        "padding of the low bits": again(changed(7, 0x05)),
+        "padding of the quotients": again(changed(8, 0x0A)),
+        "a position past the end": again(changed(8, 0x0E)),
+        "an unknown codec": again(changed(0, 200)),
+        "too many axes": seal(ARRAY, b"\x21" + b"\1" * 33 + ternary),
+    }
+    return [{"reason": reason, "hex": data.hex()} for reason, data in broken.items()]
+
+
+def calls(called: dict[str, Any]) -> list[dict[str, object]]:
+    terms = Terms(LAYOUT, METHODS[called["method"]])
+    stamps = [first_stamp(called["federation"], np.float32(called["start"]))]
+    stamps += [bytes.fromhex(played["broadcast"])[-4:-1] for played in called["rounds"]]
+    found: list[tuple[int, list[int] | None]] = [(0, None), (0, []), (0, [0, 1, AWAY])]
+    found += [(2, [FAR]), (len(stamps) - 1, None), (len(stamps) - 1, list(range(20)))]
+    return [
+        {
+            "round": round,
+            "cohort": cohort,
+            "hex": CohortNotice.seal(
+                stamps[round], round, None if cohort is None else frozenset(cohort), terms
+            ).hex(),
+        }
+        for round, cohort in found
+    ]
+
+
+def refused_calls(called: dict[str, Any]) -> list[dict[str, str]]:
+    terms = Terms(LAYOUT, METHODS[called["method"]])
+    head = terms.head(first_stamp(called["federation"], np.float32(called["start"])), 0)
+    call = seal(CALL, head + b"\1\2\0\1")
+    broken = {
+        "wrong checksum": call[:-1] + bytes([call[-1] ^ 1]),
+        "another kind": seal(UPLOAD, head + b"\1\2\0\1"),
+        "another layout": seal(CALL, bytes(3) + head[3:] + b"\0"),
+        "another method": seal(CALL, head[:3] + bytes(3) + head[6:] + b"\0"),
+        "another history": seal(CALL, head[:6] + bytes(3) + head[9:] + b"\0"),
+        "neither 0 nor 1": seal(CALL, head + b"\2"),
+        "nobody is named": seal(CALL, head + b"\1"),
+        "more ids than bytes": seal(CALL, head + b"\1\3\0\1"),
+        "a number not in its shortest form": seal(CALL, head + b"\1\1\x80\0"),
+        "bytes left over": seal(CALL, head + b"\0\0"),
+    }
+    return [{"reason": reason, "hex": data.hex()} for reason, data in broken.items()]
+
+
+def main() -> None:
+    path = HERE / "v1.json"
+    golden: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    names = {"names": LAYOUT.names, "shapes": LAYOUT.shapes, "digest": LAYOUT.digest.hex()}
+    makers: dict[str, Callable[[], object]] = {
+        "layout": lambda: names,
+        "arrays": arrays,
+        "payloads": payloads,
+        "federations": lambda: [federation(name, method) for name, method in METHODS.items()],
+        "refused": refused,
+        "calls": lambda: calls(golden["federations"][0]),
+        "refused_calls": lambda: refused_calls(golden["federations"][0]),
+    }
+    missing = [name for name in makers if name not in golden]
+    if not missing:
+        sys.exit(f"{path} has everything: golden bytes are never made again")
+    for name in missing:
+        golden[name] = makers[name]()
+    path.write_text(json.dumps(golden, separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""A federation over a network that loses, repeats, delays and reorders everything.
+
+Whatever happens, two things hold after every step: nobody's weights differ from what the server's
+were at the same round, and nothing that was learnt is lost or counted twice.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from checks import LAYOUT, METHODS
+from fedtern import Client, DecodeError, MissedRounds, RemoteProtocolError, Server, Snapshot
+from fedtern.core.feedback import ErrorFeedback, PowerIteration
+from fedtern.core.protocol import Upload
+
+CLIENTS = 4
+which = st.integers(0, CLIENTS - 1)
+pick = st.integers(0, 2**16)
+
+
+class LossyFederation(RuleBasedStateMachine):
+    def __init__(self, method):
+        super().__init__()
+        self.method = method
+        self.rng = np.random.default_rng(0)
+        self.start = self.rng.standard_normal(LAYOUT.size).astype(np.float32)
+        self.server = Server(self.start, method, LAYOUT, cache_bytes=600)
+        self.clients = [Client(i, method, LAYOUT, self.start) for i in range(CLIENTS - 1)]
+        self.clients.append(Client(CLIENTS - 1, method, LAYOUT))  # joins without weights
+        self.history = [self.start.tobytes()]
+        self.uploads: list[tuple[int, bytes]] = []  # in flight
+        self.inboxes: list[list[bytes]] = [[] for _ in range(CLIENTS)]  # in flight
+        self.produced = np.zeros((CLIENTS, LAYOUT.size))
+        self.counted = np.zeros((CLIENTS, LAYOUT.size))
+        self.aggregated = np.zeros(LAYOUT.size)
+        self.counted_uploads: set[tuple[int, int]] = set()
+
+    @rule(i=which)
+    def train(self, i):
+        client = self.clients[i]
+        if client.round >= 0 and client.pending is None:
+            delta = self.rng.standard_normal(LAYOUT.size).astype(np.float32)
+            new = client.weights + delta
+            self.produced[i] += new.astype(np.float64) - client.weights
+            self.uploads.append((i, client.send(new)))
+
+    @rule(i=which)
+    def send_again(self, i):
+        if self.clients[i].pending is not None:
+            self.uploads.append((i, self.clients[i].pending))
+
+    @rule(at=pick, keep=st.booleans())
+    def upload_arrives(self, at, keep):
+        if self.uploads:
+            at %= len(self.uploads)
+            i, data = self.uploads[at] if keep else self.uploads.pop(at)
+            with suppress(RemoteProtocolError):  # late, repeated or not in the cohort
+                self.server.receive(i, data, num_examples=i + 1)
+
+    @rule(at=pick)
+    def upload_is_lost(self, at):
+        if self.uploads:
+            self.uploads.pop(at % len(self.uploads))
+
+    @rule(cohort=st.none() | st.sets(which, min_size=1))
+    def finish_round(self, cohort):
+        round = self.server.round
+        broadcast = self.server.finish_round(cohort)
+        updates = {i: self._pending_update(i) for i in sorted(broadcast.counted)}
+        for i, update in updates.items():
+            self.counted[i] += update
+            self.counted_uploads.add((i, round))
+        weighted = getattr(self.method.aggregate, "weighted", False)
+        shares = {i: (i + 1 if weighted else 1) for i in updates}
+        for i, update in updates.items():
+            self.aggregated += update * shares[i] / sum(shares.values())
+        self.history.append(self.server.weights.tobytes())
+        for inbox in self.inboxes:
+            inbox.append(broadcast.data)
+
+    @rule(i=which, at=pick, keep=st.booleans())
+    def message_arrives(self, i, at, keep):
+        if inbox := self.inboxes[i]:
+            at %= len(inbox)
+            try:
+                self.clients[i].receive(inbox[at] if keep else inbox.pop(at))
+            except MissedRounds:
+                self.inboxes[i].append(self.server.catch_up(i, self.clients[i].round))
+
+    @rule(i=which, at=pick)
+    def message_is_lost(self, i, at):
+        if inbox := self.inboxes[i]:
+            inbox.pop(at % len(inbox))
+
+    @rule(i=which)
+    def ask_to_catch_up(self, i):
+        self.inboxes[i].append(self.server.catch_up(i, self.clients[i].round))
+
+    @rule(i=which)
+    def catch_up_now(self, i):
+        self.clients[i].receive(self.server.catch_up(i, self.clients[i].round))
+        assert self.clients[i].round == self.server.round
+        assert self.clients[i].weights.tobytes() == self.server.weights.tobytes()
+
+    @rule()
+    def server_restarts(self):
+        data = self.server.snapshot().to_bytes()
+        self.server = Server(np.zeros(LAYOUT.size), self.method, LAYOUT, cache_bytes=600)
+        self.server.restore(Snapshot.from_bytes(data))
+
+    @rule(i=which)
+    def client_restarts(self, i):
+        data = self.clients[i].snapshot().to_bytes()
+        self.clients[i] = Client(i, self.method, LAYOUT)
+        self.clients[i].restore(Snapshot.from_bytes(data))
+
+    @rule()
+    def server_goes_back_and_forth(self):
+        """A snapshot is a value: what happens after it was taken does not change it."""
+        taken = self.server.snapshot()
+        self.server.finish_round()
+        self.server.restore(taken)
+
+    @rule(i=which)
+    def upload_is_discarded(self, i):
+        if i in self.server.uploaded:
+            self.server.discard(i)
+
+    @rule(i=which, noise=st.binary(max_size=60), at=pick)
+    def garbage_arrives(self, i, noise, at):
+        if self.uploads:
+            data = bytearray(self.uploads[at % len(self.uploads)][1])
+            data[at % len(data)] ^= 1 + at % 255
+            noise = bytes(data)
+        with pytest.raises(RemoteProtocolError):
+            self.server.receive(i, noise)
+        with pytest.raises((DecodeError, RemoteProtocolError)):
+            self.clients[i].receive(noise)
+
+    @invariant()
+    def replicas_are_what_the_server_was(self):
+        for client in self.clients:
+            if client.round >= 0:
+                assert client.weights.tobytes() == self.history[client.round]
+
+    @invariant()
+    def nothing_is_lost_nor_counted_twice(self):
+        if not isinstance(self.method.up.memory, ErrorFeedback | PowerIteration):
+            return  # they forget by design, or remember more than a sum
+        for i, client in enumerate(self.clients):
+            in_flight = 0.0
+            if client.pending is not None and (i, client.round) not in self.counted_uploads:
+                in_flight = self._pending_update(i)
+            held = self.counted[i] + client.residual + in_flight
+            assert np.allclose(self.produced[i], held, atol=1e-4)
+        applied = self.server.weights.astype(np.float64) - self.start + self.server.residual
+        assert np.allclose(applied, self.aggregated, atol=1e-4)
+
+    def _pending_update(self, i):
+        data = self.clients[i].pending
+        return Upload.open(data, self.server.terms).update.to_dense().astype(np.float64)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_nothing_is_lost_and_replicas_are_bit_exact_on_a_lossy_network(name, request):
+    thorough = name in ("stc", "stc-tensor", "signsgd", "sgd") or request.config.getoption("--slow")
+    run_state_machine_as_test(
+        lambda: LossyFederation(METHODS[name]),
+        settings=settings(
+            max_examples=200 if thorough else 25,
+            stateful_step_count=60,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

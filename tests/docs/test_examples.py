@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def python(*arguments: str) -> str:
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_convex_example_converges_in_a_hundredth_of_the_bytes():
+    last = python("examples/convex.py").splitlines()[-3:]
+    distances = [float(line.split()[1].rstrip("%")) for line in last[:2]]
+    assert max(distances) < 6
+    assert min(float(x.rstrip("x")) for x in last[2].split()[:2]) > 100
+
+
+def test_compressing_takes_at_most_three_additions_and_decoding_half_of_one():
+    """Ratios within one run; a few tries, because the machine may be busy with something else."""
+    for _ in range(5):
+        found = json.loads(python("benchmarks/codec.py", "--repeats", "60", "--json"))
+        ratios = found["ratios"]
+        if ratios["compress + encode"] <= 3 and ratios["decode"] <= 0.5:
+            break
+    assert found["bytes"] <= 3040
+    assert ratios["compress + encode"] <= 3
+    assert ratios["decode"] <= 0.5

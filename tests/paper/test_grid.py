@@ -1,0 +1,209 @@
+"""Grids of real runs in real processes: finished, failing, stopped and killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+import torch
+
+from fedtern import Environment
+from fedtern.cli import grid
+from fedtern.runs import Experiment, open_run
+from fedtern.store.files import Lock
+from fedtern_paper import Results, run_cells
+
+FEW = Environment(clients=4, participation=1.0)
+
+
+def cell(method="sgd", environment=FEW, **changes):
+    return Experiment.of("logistic-digits", method, environment, **{"iterations": 10, **changes})
+
+
+class Witness:
+    """Remembers what a grid said, and may do something when a cell moves."""
+
+    def __init__(self, act=lambda: None):
+        self.begun, self.errors, self.act = [], [], act
+
+    def started(self, cell):
+        self.begun.append(cell.digest)
+
+    def moved(self, cell, iteration):
+        self.act()
+
+    def held(self, cell):
+        self.act()
+
+    def ended(self, cell, error):
+        self.errors.append(error)
+
+
+def curve(rounds):
+    return [replace(found, seconds={}) for found in rounds]
+
+
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_failing_cell_is_reported_the_others_finish_and_are_not_repeated(tmp_path):
+    good, twice = cell(), cell("stc:p_up=1/10,p_down=1/10")
+    bad = cell(environment=Environment(clients=5000))
+    (tmp_path / cell(seed=9).digest).mkdir()
+    (tmp_path / cell(seed=9).digest / "notes.txt").write_text("not a run")
+    cells = [bad, good, cell(seed=9), twice, twice]
+    first, second = Witness(), Witness()
+    failed = run_cells(cells, tmp_path, workers=1, watch=first, command="fedtern reproduce x")
+    assert set(failed) == {bad.digest, cell(seed=9).digest}
+    assert "use fewer clients" in failed[bad.digest]
+    assert "holds something that is not a run" in failed[cell(seed=9).digest]
+    assert first.begun == [bad.digest, good.digest, cell(seed=9).digest, twice.digest]
+    assert sorted(map(bool, first.errors)) == [False, False, True, True]
+    found = Results(tmp_path)
+    assert found.missing(cells) == [bad, cell(seed=9)]
+    assert [r.iteration for r in found.rounds(good)] == list(range(1, 11))
+    assert found.run(good).command == ""
+    assert run_cells([good, twice], tmp_path, watch=second) == {}
+    assert second.begun == []
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_worker_that_is_killed_costs_its_cell_only_and_the_next_grid_goes_on(tmp_path):
+    long, short = cell("stc:p_up=1/10,p_down=1/10", iterations=200), cell()
+    alone = list(open_run(long, tmp_path / "alone").go())
+    killed = []
+
+    def kill():
+        if not killed and open_run(long, tmp_path).checkpoint.exists():
+            killed.append(True)
+            (worker,) = multiprocessing.active_children()
+            os.kill(worker.pid, signal.SIGKILL)
+
+    failed = run_cells(
+        [long, short], tmp_path, workers=1, checkpoint_seconds=0.0, watch=Witness(kill)
+    )
+    assert list(failed) == [long.digest]
+    assert "its process ended with signal SIGKILL" in failed[long.digest]
+    assert Results(tmp_path).missing([long, short]) == [long]
+    assert run_cells([long], tmp_path, workers=1) == {}
+    assert curve(open_run(long, tmp_path).rounds()) == curve(alone)
+
+
+def test_what_another_process_runs_is_waited_for_and_has_not_failed(tmp_path):
+    elsewhere, here = cell(), cell(seed=1)
+    (tmp_path / elsewhere.digest).mkdir()
+    lock = Lock(tmp_path / elsewhere.digest)
+    watch = Witness(lambda: Results(tmp_path).missing([here]) or lock.close())
+    assert run_cells([elsewhere, here], tmp_path, workers=1, watch=watch) == {}
+    assert lock.closed
+    assert watch.begun[:2] == [elsewhere.digest, here.digest]  # and not idle until it was free
+    assert watch.errors == [None, None]
+    assert Results(tmp_path).missing([elsewhere, here]) == []
+
+
+def test_a_grid_that_waits_for_another_can_be_stopped(tmp_path):
+    stop = []
+    (tmp_path / cell().digest).mkdir()
+    lock = Lock(tmp_path / cell().digest)
+    watch = Witness(lambda: stop.append(True))
+    assert run_cells([cell()], tmp_path, stopped=lambda: bool(stop), watch=watch) == {}
+    lock.close()
+    assert watch.errors == []
+
+
+def test_a_grid_that_is_stopped_is_saved_where_it_is(tmp_path):
+    stop = []
+    long, other = cell(iterations=10**6, evaluate_every=1), cell()
+    watch = Witness(lambda: stop.append(True))
+    run_cells([long, other], tmp_path, workers=1, stopped=lambda: bool(stop), watch=watch)
+    assert (watch.begun, watch.errors) == ([long.digest], [None])
+    assert open_run(long, tmp_path).checkpoint.exists()
+    found = Results(tmp_path)
+    assert found.missing([long, other]) == [long, other]
+    assert (found.rounds(long), found.reached(other)) == ([], 0)
+    assert found.reached(long) > 0
+
+
+def test_a_grid_that_takes_long_says_how_far_it_is_and_how_long_it_will_take(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(grid, "_HEARTBEAT", -1.0)
+    slow, failing = cell(iterations=100), cell(seed=1)
+    with grid.GridWatch(3, [slow, failing], Results(tmp_path)) as watch:
+        watch.started(slow)
+        watch.moved(slow, 0)
+        watch.moved(slow, 55)
+        watch.ended(failing, "no luck")
+    unknown, known, failed = capsys.readouterr().err.splitlines()
+    assert unknown == "1/3 runs: sgd clients=4 participation=1.0, time left unknown"
+    assert known == "1/3 runs: sgd clients=4 participation=1.0, about 0:00:00 left"
+    assert failed == "sgd clients=4 participation=1.0 seed=1 failed: no luck"
+
+
+def test_data_that_is_absent_is_one_error_for_each_cell_and_starts_nobody(tmp_path):
+    absent = Experiment.of("logistic-mnist", "sgd", FEW)
+    failed = run_cells([absent], tmp_path / "runs", data_dir=tmp_path / "nowhere")
+    assert "put it there" in failed[absent.digest]
+    assert not (tmp_path / "runs").exists()
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+        run_cells([absent], tmp_path, workers=0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
+def test_ctrl_c_saves_and_nobody_outlives_a_kill(tmp_path):
+    command = (
+        "reproduce table1 --task logistic-digits --method sgd --iterations 1000000 --workers 1"
+    )
+    line = [sys.executable, "-m", "fedtern", *command.split()]
+    environment = {**os.environ, "FEDTERN_CHECKPOINT_SECONDS": "0"}
+
+    def begin():
+        process = subprocess.Popen(
+            line, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            env=environment,
+        )  # fmt: skip
+        before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/checkpoint.safetensors")}
+
+        def moved():
+            now = tmp_path.glob("runs/*/checkpoint.safetensors")
+            return any(p.stat().st_mtime_ns != before.get(p) for p in now)
+
+        while not moved():
+            assert process.poll() is None
+            time.sleep(0.05)
+        return process
+
+    first = begin()
+    os.killpg(first.pid, signal.SIGINT)  # as a terminal does: the workers get it as well
+    _, errors = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert "Ctrl-C again stops at once" in errors
+    assert "stopped; go on with the same command" in errors
+    assert "Traceback" not in errors
+    second = begin()
+    second.kill()
+    second.communicate(timeout=60)
+    runs, patience = list(tmp_path.glob("runs/*")), time.monotonic() + 20
+    while runs:
+        assert time.monotonic() < patience, "a worker lives on"
+        try:
+            Lock(runs[0]).close()
+        except BlockingIOError:
+            time.sleep(0.05)
+        else:
+            runs.pop(0)

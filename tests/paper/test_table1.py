@@ -1,0 +1,165 @@
+"""Table I: which runs it takes, and how they are judged."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from typer.testing import CliRunner
+
+from fedtern.cli import app
+from fedtern.core.methods import METHODS
+from fedtern.transports.local.federation import Round
+from fedtern_paper import ARTEFACTS, Settings, table1
+from fedtern_paper.verdicts import IID, NON_IID, PAPER, Row, Verdict
+
+BOTH = (IID, NON_IID)
+
+
+def ended(accuracy, up=1.0, down=1.0, iterations=100):
+    """A run of a hundred parameters that sent so many times less than uncompressed training."""
+    dense = 400 * iterations
+    return Round(
+        iterations, iterations, 0.5, accuracy, 0, 0, dense / up if up else 0,
+        dense / down if down else 0, 0.0, 0.0, dense, {},
+    )  # fmt: skip
+
+
+DENSE = {(place, seed): ended(0.9) for place in BOTH for seed in range(2)}
+
+
+def row(iid, non_iid, dense=DENSE, **traffic):
+    """A method with these accuracies, one for each seed."""
+    runs = {(IID, seed): ended(a, **traffic) for seed, a in enumerate(iid)}
+    runs |= {(NON_IID, seed): ended(a, **traffic) for seed, a in enumerate(non_iid)}
+    return Row("m", "M", runs, dense)
+
+
+@pytest.mark.parametrize(
+    ("traffic", "down", "strong"),
+    [
+        ({"up": 33, "down": 2.1}, True, True),
+        ({"up": 32, "down": 2.0}, False, False),
+        ({"up": 1, "down": math.inf}, True, False),
+        ({"up": 400, "down": 1}, False, True),
+    ],
+)
+def test_traffic_is_judged_by_the_papers_rates(traffic, down, strong):
+    assert row([0.9], [0.9], **traffic).verdict()[:2] == (down, strong)
+
+
+def test_robust_is_within_five_points_of_uncompressed_training_on_non_iid_data():
+    assert row([0.2], [0.85]).verdict().robust
+    assert not row([0.99], [0.84]).verdict().robust
+    assert row([0.9, 0.9], [0.82, 0.9]).verdict().robust  # 4 points, on average
+    assert math.isclose(row([0.9, 0.9], [0.8, 0.9]).drop(), 0.05)
+
+
+def test_longer_training_is_compared_with_uncompressed_training_that_goes_on():
+    runs = {(place, 0): ended(0.9, 400, 400, iterations=400) for place in BOTH}
+    found = Row("m", "M", runs, DENSE)
+    assert (found.up(), found.down()) == (400, 400)
+
+
+def test_only_like_is_compared_with_like_and_what_is_missing_has_no_verdict():
+    dear = {**DENSE, (NON_IID, 0): ended(0.9, down=0.5)}  # its downloads cost twice as much
+    assert row([0.9], [0.9], dear).down() == 1.5
+    assert row([0.9], []).verdict() is None
+    assert row([], [0.9]).drop() is None
+    assert row([0.9], [0.9], {}).verdict() is None
+
+
+def test_verdicts_say_where_they_differ_from_the_papers():
+    assert Verdict(True, False, True).differing(PAPER["fedavg"]) == ["rate", "robust"]
+    assert PAPER["stc"].words() == ("yes", "strong", "yes")
+    assert set(PAPER) < set(METHODS)
+
+
+def test_the_grid_has_every_method_in_both_environments_and_always_the_baseline():
+    cells = table1.cells(Settings(seeds=2))
+    assert len(cells) == 4 * len(METHODS)  # STC with delay in place of top-k
+    assert {cell.method["name"] for cell in cells} == set(METHODS) - {"topk"}
+    assert {cell.environment.classes_per_client for cell in cells} == {1, 10}
+    assert {cell.iterations for cell in cells} == {5000}
+    some = Settings(methods=("stc", "fedavg:local_steps=25", "sgd"), quick=True)
+    assert table1.methods(some) == ["sgd", "stc", table1.DELAYED, "fedavg:local_steps=25"]
+    assert {cell.iterations for cell in table1.cells(some)} == {500}
+
+
+def test_the_command_runs_the_grid_and_writes_numbers_a_page_and_pictures(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    command = "reproduce table1 --task logistic-digits --iterations 100 --quick --seeds 2"
+    line = [*command.split(), "--method", "signsgd", "--workers", "1"]
+    result = CliRunner().invoke(app, line)
+    assert result.exit_code == 0, result.output
+    assert "quick: 10 iterations where the task has 1,000" in result.stdout
+    assert "8/8" in result.stderr
+    stem = tmp_path / "results" / "table1-logistic-digits"
+    with stem.with_suffix(".csv").open() as file:
+        dense, signs = csv.DictReader(file)
+    assert (dense["method"], signs["method"], signs["iterations"]) == ("sgd", "signsgd", "10")
+    assert dense["compression_down"] == "1.0"
+    assert 20 < float(signs["compression_up"]) < 32
+    assert (signs["rate"], signs["paper_rate"], signs["seeds_iid"]) == ("weak", "weak", "2")
+    assert float(signs["accuracy_iid_std"]) > 0
+    page = stem.with_suffix(".md").read_text()
+    for text in ("# Table I, measured (quick)", "quick: 10", "| signSGD", " ± ", "Robust: the"):
+        assert text in page
+    assert "](table1-logistic-digits.svg)" in page
+    assert stem.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    picture = stem.with_suffix(".svg").read_bytes()
+    again = CliRunner().invoke(app, [*line, "--json"])
+    assert (again.stderr, picture) == ("", stem.with_suffix(".svg").read_bytes())
+    assert [r["method"] for r in json.loads(again.stdout)["rows"]] == ["sgd", "signsgd"]
+
+
+def test_what_failed_is_said_with_an_exit_code_and_missing_from_the_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = "reproduce table1 --task logistic-digits --iterations 5 --method signsgd --workers 1"
+    settings = Settings("logistic-digits", iterations=5, methods=("signsgd",))
+    blocked = table1.cells(settings)[-1]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / blocked.digest).write_text("in the way")
+    result = CliRunner().invoke(app, line.split())
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith(
+        "fedtern: signsgd delta=1/5000 classes_per_client=1: cannot make"
+    )
+    page = (tmp_path / "results" / "table1-logistic-digits.md").read_text()
+    assert "Missing, because they failed: signsgd delta=1/5000 classes_per_client=1." in page
+    assert "| – | – | – |" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["tabel1"], "there is no artefact 'tabel1'; did you mean table1 or table4?"),
+        (["table1", "--task", "logistic"], "there is no task 'logistic'"),
+        (["table1", "--method", "std"], "there is no method 'std'; did you mean stc"),
+        (["table1", "--seeds", "0"], "seeds must be at least 1, got 0"),
+        (["table1", "--iterations", "0"], "iterations must be a whole number of at least 1, got 0"),
+        (["table1", "--workers", "0"], "workers must be at least 1, got 0"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["reproduce", *arguments])
+    assert result.exit_code == 1
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_artefacts_are_listed_with_the_size_of_their_grids():
+    result = CliRunner().invoke(app, ["reproduce", "--list", "--json"])
+    rows = {row["artefact"]: row["runs"] for row in json.loads(result.stdout)["artefacts"]}
+    assert rows["table1"] == 34
+    shown = CliRunner().invoke(app, ["reproduce", "--list"]).stdout
+    assert all(name in shown and each.about in shown for name, each in ARTEFACTS.items())

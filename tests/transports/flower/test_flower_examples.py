@@ -1,0 +1,70 @@
+"""The examples, run as a reader would run them."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED HERE: pip install 'fedtern[flower]'")
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "flower"
+
+
+def run(name: str, *arguments: str) -> str:
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_compression_takes_a_line_in_each_app_and_its_imports():
+    plain, compressed = EXAMPLES / "plain", EXAMPLES / "compressed"
+    changed = []
+    for path in sorted(plain.rglob("*.py")):
+        other = compressed / path.relative_to(plain)
+        lines = difflib.ndiff(path.read_text().splitlines(), other.read_text().splitlines())
+        changed += [line for line in lines if line[0] in "+-"]
+    imports = [line for line in changed if line.startswith(("+ from", "+ import"))]
+    rest = [line.partition("=")[2].strip() for line in changed if line not in imports]
+    assert rest[:2] == ["ClientApp()", "ClientApp(mods=[compression()])"]
+    assert rest[2].startswith("Compressed(strategy, stc(")
+    assert len(rest) == 3
+    assert len(imports) == 3
+
+
+@pytest.mark.slow
+def test_the_quickstart_is_as_good_in_a_hundredth_of_the_bytes():
+    plain, compressed, fewer = run("quickstart.py").splitlines()[-3:]
+    accuracy = [float(re.findall(r"([\d.]+)%", line)[0]) for line in (plain, compressed)]
+    assert accuracy[0] > 95
+    assert accuracy[1] > accuracy[0] - 1
+    assert min(float(x) for x in re.findall(r"(\d+)x", fewer)) >= 100
+
+
+@pytest.mark.slow
+def test_the_deployment_runs_and_leaves_no_process_behind(tmp_path):
+    said = run("deployment.py", "--rounds", "1", "--directory", str(tmp_path))
+    *_, row, last = said.splitlines()
+    assert last == "all processes have ended"
+    assert row.split()[0] == "1"
+    assert running_in(tmp_path) == []
+
+
+def running_in(directory: Path) -> list[str]:
+    """The commands of processes that were started for a directory, and have not ended."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            inside = Path(os.readlink(entry / "cwd")).is_relative_to(directory)
+        except OSError:
+            continue
+        if command and inside:
+            found.append(command)
+    return found

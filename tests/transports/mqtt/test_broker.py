@@ -1,0 +1,586 @@
+"""Federations on a real broker, and everything that can happen to one."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from brokers import Processes
+from upload_audit import (
+    CLIENTS,
+    FEDERATION,
+    METHOD,
+    START,
+    TERMS,
+    UploadAudit,
+    new_client,
+    new_server,
+    trainer,
+)
+
+from fedtern import Client, DurableClient, DurableServer, RemoteProtocolError, Server, Store, fedavg
+from fedtern.transports.mqtt import (
+    Broker,
+    Coordinator,
+    Limits,
+    RoundPolicy,
+    Sample,
+    Stats,
+    join,
+    serve,
+)
+from fedtern.transports.mqtt.byte_counter import counting
+from fedtern.transports.mqtt.topics import Announcement, Topics, read_upload, write_upload
+
+aiomqtt = pytest.importorskip("aiomqtt")
+
+TOPICS = Topics(FEDERATION)
+QUICK = {"grace": 0.3, "deadline": 30.0}
+
+
+class Federation:
+    """A server and clients as tasks of this process, with the books kept."""
+
+    def __init__(self, port: int, plan: RoundPolicy, server=None, linger: float = 5.0) -> None:
+        self.broker = Broker("127.0.0.1", port)
+        self.plan, self.ledger, self.stats = plan, UploadAudit(), Stats()
+        self.server, self.linger = server or new_server(), linger
+        self.clients: dict[int, Client | DurableClient] = {}
+        self.tasks: dict[int | str, asyncio.Task] = {}
+
+    def serve(self) -> None:
+        def on_round(coordinator: Coordinator) -> None:
+            self.ledger.heard(self.server.newest_broadcast(self.server.round - 1))
+
+        self.tasks["server"] = asyncio.create_task(
+            serve(
+                self.server,
+                self.broker,
+                self.plan,
+                stats=self.stats,
+                on_round=on_round,
+                linger=self.linger,
+            )
+        )
+
+    def join(self, i: int, train=None, client=None) -> None:
+        self.clients.setdefault(i, client or new_client(i))
+        self.tasks[i] = asyncio.create_task(
+            join(
+                self.clients[i],
+                train or trainer(i),
+                self.broker,
+                on_upload=lambda data: self.ledger.uploaded(i, data),
+            )
+        )
+
+    async def until(self, round: int) -> None:
+        while self.server.round < round:
+            failed = [t for t in self.tasks.values() if t.done() and t.exception()]
+            assert not failed, failed
+            await asyncio.sleep(0.01)
+
+    async def leave(self, i: int) -> None:
+        task = self.tasks.pop(i)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    async def end(self) -> None:
+        await asyncio.wait_for(asyncio.gather(*self.tasks.values()), 180)
+        self.ledger.check(self.server, list(self.clients.values()))
+
+
+def play(scenario) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 400))
+
+
+def test_replicas_are_bit_equal_and_the_books_balance(mosquitto):
+    async def scenario():
+        federation = Federation(
+            mosquitto.port, RoundPolicy(Sample(size=3), rounds=30, least=CLIENTS, **QUICK)
+        )
+        federation.serve()
+        for i in range(CLIENTS):
+            federation.join(i, client=new_client(i, None if i == 0 else START))
+        await federation.end()
+        assert federation.stats.rounds == 30
+        assert federation.stats.counted == 90
+        assert sum(federation.stats.refused.values()) == 0
+
+    play(scenario())
+
+
+def test_a_client_that_was_away_for_fifty_rounds_catches_up(mosquitto):
+    async def scenario():
+        federation = Federation(mosquitto.port, RoundPolicy(rounds=80, least=2, **QUICK))
+        gone, back = asyncio.Event(), asyncio.Event()
+
+        def patiently(i):
+            async def train(weights, round):
+                if round == 5:
+                    await gone.wait()
+                if round == 60:  # or it would be over before the third is back
+                    await back.wait()
+                return trainer(i)(weights, round)
+
+            return train
+
+        async def again(weights, round):
+            back.set()
+            return trainer(1)(weights, round)
+
+        federation.serve()
+        for i in (0, 2):
+            federation.join(i, patiently(i))
+        federation.join(1)
+        await federation.until(5)
+        await federation.leave(1)
+        left = federation.clients[1].round
+        gone.set()
+        await federation.until(60)
+        assert left <= 6
+        federation.join(1, again)
+        await federation.end()
+        assert any(1 in b.counted for t, b in federation.ledger.broadcasts.items() if t >= 60)
+
+    play(scenario())
+
+
+def test_a_client_that_is_restarting_when_the_federation_ends_hears_of_the_end(mosquitto):
+    async def scenario():
+        federation = Federation(mosquitto.port, RoundPolicy(rounds=10, **QUICK), linger=60.0)
+        federation.serve()
+        gone = asyncio.Event()
+
+        async def patiently(weights, round):
+            if round == 5:
+                await gone.wait()
+            return trainer(0)(weights, round)
+
+        federation.join(0, patiently)
+        federation.join(1)
+        await federation.until(5)
+        await federation.leave(1)
+        gone.set()
+        await federation.tasks.pop(0)
+        await asyncio.sleep(0.5)
+        federation.join(1)
+        before = time.monotonic()
+        await federation.end()
+        assert time.monotonic() - before < 30  # nobody is left to wait for
+
+    play(scenario())
+
+
+def test_a_model_goes_through_a_broker_that_carries_small_packets_only(tmp_path, mosquitto):
+    mosquitto.stop()
+    with mosquitto.path.open("a") as config:
+        config.write("max_packet_size 2000\n")
+    mosquitto.start()
+
+    async def scenario():
+        broker, server = Broker("127.0.0.1", mosquitto.port), new_server()
+        new, old = new_client(0, None), new_client(1)
+        limits, stats = Limits(packet_bytes=2000), Stats()
+        await asyncio.gather(
+            serve(
+                server, broker, RoundPolicy(rounds=10, least=2, **QUICK), limits=limits, stats=stats
+            ),
+            join(new, trainer(0), broker),
+            join(old, trainer(1), broker),
+        )
+        assert stats.connections == 1
+        assert stats.catch_up_bytes > START.nbytes
+        assert new.weights.tobytes() == old.weights.tobytes() == server.weights.tobytes()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+def test_a_broker_that_restarts_interrupts_and_nothing_else(mosquitto, kill):
+    async def scenario():
+        federation = Federation(
+            mosquitto.port, RoundPolicy(rounds=40, least=4, grace=0.5, deadline=30.0)
+        )
+        federation.serve()
+        back = {12: asyncio.Event(), 22: asyncio.Event()}
+
+        def patiently(i):
+            async def train(weights, round):
+                if round in back:  # the broker goes while they train, and not after the end
+                    await back[round].wait()
+                return trainer(i)(weights, round)
+
+            return train
+
+        for i in range(4):
+            federation.join(i, patiently(i))
+        for at in (10, 20):
+            await federation.until(at)
+            await asyncio.to_thread(mosquitto.stop, kill)
+            await asyncio.sleep(0.3)
+            await asyncio.to_thread(mosquitto.start)
+            back[at + 2].set()
+        await federation.end()
+        assert federation.stats.connections == 3
+
+    play(scenario())
+
+
+def test_duplicates_are_counted_once(mosquitto):
+    """Every upload is delivered again, as QoS 1 may."""
+
+    async def echo(port: int):
+        async with aiomqtt.Client("127.0.0.1", port) as client:
+            await client.subscribe(TOPICS.of("up", "+"), qos=1)
+            seen = set()
+            async for message in client.messages:
+                if (key := (str(message.topic), message.payload)) not in seen:
+                    seen.add(key)
+                    await client.publish(str(message.topic), message.payload, qos=1)
+
+    async def scenario():
+        federation = Federation(mosquitto.port, RoundPolicy(rounds=30, least=3, **QUICK))
+        echoing = asyncio.create_task(echo(mosquitto.port))
+        await asyncio.sleep(0.2)
+        federation.serve()
+
+        def slowly(weights, round):
+            time.sleep(0.1)  # in which the others' uploads come once more
+            return trainer(2)(weights, round)
+
+        for i in range(2):
+            federation.join(i)
+        federation.join(2, slowly)
+        await federation.end()
+        echoing.cancel()
+        refused = federation.stats.refused
+        assert refused["duplicate"] >= 20
+        assert not refused["garbage"] + refused["foreign"]
+        assert federation.stats.counted == 90
+
+    play(scenario())
+
+
+def test_a_straggler_does_not_hold_up_its_round_and_loses_nothing(mosquitto):
+    async def scenario():
+        federation = Federation(
+            mosquitto.port, RoundPolicy(rounds=6, least=3, grace=0.3, deadline=0.5)
+        )
+        federation.serve()
+        for i in range(2):
+            federation.join(i)
+
+        def slowly(weights, round):
+            time.sleep(0.9)
+            return trainer(2)(weights, round)
+
+        federation.join(2, slowly)
+        await federation.end()
+        assert federation.stats.refused["late"] >= 1
+        assert federation.clients[2].residual.any()
+
+    play(scenario())
+
+
+def test_who_is_slow_trains_on_what_is_new_and_not_on_everything_that_was(mosquitto):
+    async def scenario():
+        federation = Federation(
+            mosquitto.port, RoundPolicy(rounds=60, least=2, grace=0.3, deadline=0.3)
+        )
+        federation.serve()
+        behind = []
+
+        async def steadily(weights, round):
+            await asyncio.sleep(0.1)
+            return weights
+
+        async def slowly(weights, round):
+            behind.append(federation.server.round - round)
+            await asyncio.sleep(1.0)
+            return weights
+
+        for i in range(2):
+            federation.join(i, steadily)
+        federation.join(2, slowly)
+        await asyncio.wait_for(asyncio.gather(*federation.tasks.values()), 120)
+        assert len(behind) > 3
+        assert max(behind) <= 2  # which may be on their way to it
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("blocking", [False, True], ids=["waits", "blocks"])
+def test_a_callback_longer_than_the_deadline_makes_no_upload_late(mosquitto, blocking):
+    async def scenario():
+        broker, server, stats = Broker("127.0.0.1", mosquitto.port), new_server(), Stats()
+
+        async def on_round(coordinator):
+            if server.round == 1:
+                time.sleep(2.5) if blocking else await asyncio.sleep(2.5)
+
+        plan = RoundPolicy(Sample(share=1.0), rounds=3, least=5, grace=0.3, deadline=2.0)
+        clients = (join(new_client(i), trainer(i), broker) for i in range(5))
+        serving = serve(server, broker, plan, stats=stats, on_round=on_round)
+        await asyncio.wait_for(asyncio.gather(serving, *clients), 60)
+        assert stats.refused["late"] == 0
+        assert stats.counted == 15
+
+    play(scenario())
+
+
+def test_garbage_on_every_topic_changes_nothing(mosquitto):
+    async def shower(port: int):
+        rng = np.random.default_rng(0)
+        async with aiomqtt.Client("127.0.0.1", port) as client:
+            for turn in itertools.count():
+                noise = rng.bytes(int(rng.integers(0, 60)))
+                cut = b"\0\xfe\x12" + noise  # looks like a broadcast
+                # Under clients' own names only as often as they may: or they would be throttled.
+                i = turn % 15 if turn % 15 < CLIENTS else 50 + turn % 15
+                for kind, data in itertools.product(("up", "ask", "down"), (noise, cut)):
+                    await client.publish(TOPICS.of(kind, i), data)
+                await client.publish(TOPICS.of("alive", 77), noise)
+                await client.publish(TOPICS.of("up", "nobody"), noise)
+                await client.publish(TOPICS.round, noise, retain=True)
+                await client.publish(TOPICS.round, cut)
+                await asyncio.sleep(0.05)
+
+    async def scenario():
+        federation = Federation(
+            mosquitto.port, RoundPolicy(Sample(size=3), rounds=40, grace=0.3, deadline=1.0)
+        )
+        showering = asyncio.create_task(shower(mosquitto.port))
+        federation.serve()
+        for i in range(3):
+            federation.join(i)
+        await federation.end()
+        showering.cancel()
+        assert federation.stats.refused["garbage"] > 10
+
+    play(scenario())
+
+
+def test_nobody_can_take_anothers_connection_by_its_name(mosquitto):
+    """A broker hangs up on whoever else has the identifier that somebody connects with."""
+
+    async def intrude(port: int):
+        for _ in range(3):
+            for name in ("server", *range(3)):
+                async with aiomqtt.Client(
+                    "127.0.0.1", port, identifier=f"fedtern-{FEDERATION}-{name}"
+                ):
+                    await asyncio.sleep(0.02)
+
+    async def scenario():
+        async with counting(mosquitto.port) as wire:
+            federation = Federation(wire.port, RoundPolicy(rounds=20, least=3, **QUICK))
+            federation.serve()
+            over = asyncio.Event()
+
+            def patiently(i):
+                async def train(weights, round):
+                    if round == 10:
+                        await over.wait()
+                    return trainer(i)(weights, round)
+
+                return train
+
+            for i in range(3):
+                federation.join(i, patiently(i))
+            await federation.until(2)
+            await intrude(mosquitto.port)
+            over.set()
+            await federation.end()
+            assert wire.connections == 4
+
+    play(scenario())
+
+
+async def turned_away(port: int, other: Client, sentence: str) -> None:
+    """Somebody who does not belong here wants to join, and the others go on."""
+    federation = Federation(port, RoundPolicy(rounds=20, least=3, **QUICK))
+    federation.serve()
+    stranger = asyncio.create_task(join(other, trainer(4), federation.broker))
+    for i in range(3):
+        federation.join(i)
+    with pytest.raises(RemoteProtocolError, match=sentence):
+        await asyncio.wait_for(stranger, 60)
+    await federation.end()
+
+
+def test_a_client_with_another_method_is_turned_away_and_the_others_go_on(mosquitto):
+    other = Client(4, fedavg(5), weights=START, federation=FEDERATION)
+    play(turned_away(mosquitto.port, other, "the peer's method is"))
+
+
+def test_a_client_with_another_model_is_told_both_and_the_others_go_on(mosquitto):
+    other = Client(4, METHOD, weights=np.zeros(7850), federation=FEDERATION)
+    theirs, ours = (terms.layout.digest.hex() for terms in (TERMS, other.terms))
+    layouts = rf"the peer's layout is {theirs}, ours is {ours} \(1 tensors, 7850 parameters\)"
+    play(turned_away(mosquitto.port, other, layouts))
+    assert other.round == 0
+    assert not other.weights.any()
+
+
+def test_uploads_of_another_model_are_refused_and_the_round_is_unharmed(mosquitto):
+    """Somebody who does not listen, and sends what fits neither this model nor this round."""
+
+    async def scenario():
+        federation = Federation(mosquitto.port, RoundPolicy(rounds=10, least=3, **QUICK))
+        federation.serve()
+        other = Client(4, METHOD, weights=np.zeros(7850), federation=FEDERATION)
+        sent = asyncio.Event()
+
+        async def patiently(weights, round):
+            await sent.wait()
+            return trainer(0)(weights, round)
+
+        federation.join(0, patiently)
+        for i in (1, 2):
+            federation.join(i)
+        data = write_upload(1, other.send(np.ones(7850)))
+        async with aiomqtt.Client("127.0.0.1", mosquitto.port) as client:
+            while not federation.stats.cohort:
+                await asyncio.sleep(0.01)
+            await client.publish(TOPICS.of("up", 4), data, qos=1)
+            while not federation.stats.refused["foreign"]:
+                await asyncio.sleep(0.01)
+        sent.set()
+        await federation.end()
+        assert federation.stats.refused["foreign"] == 1
+        assert federation.stats.counted == 30
+
+    play(scenario())
+
+
+def test_a_federation_begins_under_a_name_that_another_has_had(mosquitto):
+    async def scenario():
+        broker = Broker("127.0.0.1", mosquitto.port)
+        before = Server(START + 1, METHOD, federation=FEDERATION)
+        client = Client(0, METHOD, weights=START + 1, federation=FEDERATION)
+        plan = RoundPolicy(rounds=1, grace=0.1)
+        await asyncio.gather(serve(before, broker, plan), join(client, trainer(0), broker))
+        federation = Federation(mosquitto.port, RoundPolicy(rounds=5, least=3, **QUICK))
+        federation.serve()
+        for i in range(3):
+            await asyncio.sleep(0.5)  # in which too few are there to be called
+            federation.join(i)
+        await federation.end()
+
+    play(scenario())
+
+
+class Witness:
+    """Writes down all that goes over the wire."""
+
+    def __init__(self, port: int) -> None:
+        self.port, self.ledger, self.ready = port, UploadAudit(), asyncio.Event()
+
+    async def listen(self) -> None:
+        async with aiomqtt.Client("127.0.0.1", self.port) as client:
+            await client.subscribe(f"fedtern/{FEDERATION}/#", qos=1)
+            self.ready.set()
+            async for message in client.messages:
+                if str(message.topic) == TOPICS.round:
+                    news = Announcement.read(message.payload).message
+                    if news[1] & 15 == 2:  # and not a call
+                        self.ledger.heard(news)
+                elif (found := TOPICS.read(str(message.topic))) and found[0] == "up":
+                    self.ledger.uploaded(found[1], read_upload(message.payload)[1])
+
+    async def until(self, round: int) -> None:
+        while len(self.ledger.broadcasts) < round:
+            await asyncio.sleep(0.02)
+
+    async def upload(self, i: int, since: int) -> None:
+        while not any(j == i and round >= since for j, round in self.ledger.uploads):
+            await asyncio.sleep(0.02)
+
+
+class Players(Processes):
+    """Servers and clients in processes of their own."""
+
+    def __init__(self, port: int, directory: Path) -> None:
+        super().__init__()
+        self.port, self.directory = port, directory
+
+    def start(self, name: str, *arguments: object) -> None:
+        role = "serve" if name == "server" else "join"
+        here = Path(__file__).parent
+        command = [here / "player.py", role, self.port, self.directory / name, *arguments]
+        self.running[name] = subprocess.Popen([sys.executable, *map(str, command)])
+
+    async def wait(self) -> None:
+        for process in self.running.values():
+            assert await asyncio.to_thread(process.wait, 180) == 0
+
+
+def audit(witness: Witness, directory: Path, clients, **others) -> None:
+    with Store(directory / "server") as store:
+        server = DurableServer(new_server(), store)
+        found = []
+        for i in clients:
+            with Store(directory / f"client-{i}") as own:
+                found.append(DurableClient(new_client(i), own))
+        witness.ledger.check(server, found, **others)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_goes_on_from_its_store(mosquitto, tmp_path):
+    async def scenario():
+        witness = Witness(mosquitto.port)
+        listening = asyncio.create_task(witness.listen())
+        await witness.ready.wait()
+        with Players(mosquitto.port, tmp_path) as processes:
+            processes.start("server", 60)
+            for i in range(4):
+                processes.start(f"client-{i}", i)
+            for at in (15, 30, 45):
+                await witness.until(at)
+                processes.kill("server")
+                processes.start("server", 60)
+            await processes.wait()
+        await witness.until(60)
+        listening.cancel()
+        audit(witness, tmp_path, range(4))
+
+    play(scenario())
+
+
+@pytest.mark.slow
+def test_a_client_that_is_killed_mid_round_does_not_hold_it_up_and_comes_back(mosquitto, tmp_path):
+    async def scenario():
+        witness = Witness(mosquitto.port)
+        listening = asyncio.create_task(witness.listen())
+        await witness.ready.wait()
+        with Players(mosquitto.port, tmp_path) as processes:
+            processes.start("server", 250)
+            for i in range(4):
+                processes.start(f"client-{i}", i, 0.05)  # most of the time it is training
+            for _ in range(2):
+                await witness.until(len(witness.ledger.broadcasts) + 8)
+                processes.kill("client-2")
+                processes.kill("client-3")
+                killed = len(witness.ledger.broadcasts)
+                await witness.until(killed + 4)  # the others go on
+                (tmp_path / "slow").touch()
+                processes.start("client-2", 2, 0.05)
+                processes.start("client-3", 3, 0.05)
+                await witness.upload(2, killed + 4)
+                await witness.upload(3, killed + 4)
+                (tmp_path / "slow").unlink()
+            await processes.wait()
+        await witness.until(250)
+        listening.cancel()
+        audit(witness, tmp_path, range(4), killed=frozenset({2, 3}))
+
+    play(scenario())

@@ -1,0 +1,249 @@
+"""``fedtern serve``, ``join`` and ``demo mqtt`` as a person types them."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+pytest.importorskip("aiomqtt")
+
+import torch
+from brokers import MOSQUITTO, Processes, free_port
+from test_experiments_over_mqtt import locally
+from typer.testing import CliRunner
+
+from fedtern import DurableServer, Environment, Store
+from fedtern.cli import app
+from fedtern.report import load_run
+from fedtern.runs import Experiment
+from fedtern.transports.mqtt.experiment_server import ExperimentServer
+from fedtern.transports.mqtt.metrics import exported
+from fedtern.transports.mqtt.stats import Stats
+
+EXPERIMENT = [
+    "--clients",
+    "3",
+    "--participation",
+    "2/3",
+    "--classes-per-client",
+    "4",
+    "--seed",
+    "1",
+]
+EXPERIMENT += ["--iterations", "300", "--evaluate-every", "50", "--momentum", "0.5"]
+METHOD = "stc:p_up=1/20,p_down=1/20"
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was():
+    """Commands set up logging and torch for a process of their own."""
+    handlers, threads = logging.root.handlers[:], torch.get_num_threads()
+    yield
+    logging.root.handlers[:] = handlers
+    torch.set_num_threads(threads)
+
+
+class Commands(Processes):
+    """Commands in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+
+    def start(self, name: str, *arguments: str) -> None:
+        with (self.directory / f"{name}.err").open("ab") as said:
+            self.running[name] = subprocess.Popen(
+                [sys.executable, "-m", "fedtern", *arguments], cwd=self.directory, stderr=said
+            )
+
+    def stop(self, name: str, number: signal.Signals) -> None:
+        """Kill it, or ask it to end: then it does, in good order."""
+        if number == signal.SIGKILL:
+            return self.kill(name)
+        process = self.running.pop(name)
+        process.send_signal(number)
+        code, said = process.wait(60), (self.directory / f"{name}.err").read_text()
+        assert code == 130, said
+        assert said.splitlines()[-1] == "stopped"
+        assert "Traceback" not in said
+        return None
+
+
+@pytest.mark.slow
+def test_commands_come_to_the_local_engines_bytes_even_if_they_are_stopped(mosquitto, tmp_path):
+    broker = ["--broker", f"mqtt://127.0.0.1:{mosquitto.port}", "--federation", "cli"]
+    serve = ["serve", *broker, *EXPERIMENT, "--method", METHOD, "--exact", "--store", "server"]
+    experiment = Experiment.of(
+        "logistic-digits",
+        METHOD,
+        Environment(clients=3, participation=2 / 3, classes_per_client=4),
+        iterations=300,
+        momentum=0.5,
+        evaluate_every=50,
+        seed=1,
+    )
+    metrics = tmp_path / "runs" / f"{experiment.digest}-mqtt" / "metrics.jsonl"
+
+    def until(lines: int) -> None:
+        end = time.monotonic() + 180
+        while not metrics.exists() or len(metrics.read_text().splitlines()) < lines:
+            assert time.monotonic() < end
+            assert all(process.poll() is None for process in commands.running.values())
+            time.sleep(0.01)
+
+    with Commands(tmp_path) as commands:
+        commands.start("server", *serve)
+        join = {str(i): ["join", *broker, "--client", str(i), "--store", str(i)] for i in range(3)}
+        for i, arguments in join.items():
+            commands.start(i, *arguments)
+        stops = [
+            ("server", signal.SIGKILL),
+            ("1", signal.SIGKILL),
+            ("server", signal.SIGTERM),
+            ("1", signal.SIGINT),
+            ("server", signal.SIGINT),
+        ]
+        for lines, (name, how) in enumerate(stops, 1):
+            until(lines)
+            commands.stop(name, how)
+            commands.start(name, *(serve if name == "server" else join[name]))
+        for process in commands.running.values():
+            assert process.wait(180) == 0
+    torch.set_num_threads(1)
+    host = ExperimentServer(experiment, experiment.make_task().load(), "cli", tmp_path / "again")
+    with Store(tmp_path / "server") as store:
+        found = DurableServer(host.server, store).weights
+        assert found.tobytes() == locally(experiment).tobytes()
+    run = load_run(metrics.parent)
+    assert run.config["finished"]
+    iterations = [row["iteration"] for row in run.evaluations]
+    assert iterations == sorted(iterations)
+    assert iterations[-1] == 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("here", ["serve", "join"])
+def test_serving_and_joining_end_with_the_federation(
+    mosquitto, tmp_path, monkeypatch, caplog, here
+):
+    """One side in this process, where it is seen what it says; the other in its own."""
+    monkeypatch.chdir(tmp_path)
+    broker = ["--broker", f"mqtt://127.0.0.1:{mosquitto.port}", "--federation", "cli"]
+    serve = ["serve", *broker, *EXPERIMENT, "--least", "3", "--metrics-port", str(free_port())]
+    with Commands(tmp_path) as commands:
+        if here == "join":
+            commands.start("server", *serve)
+        for i in range(1 if here == "join" else 0, 3):
+            commands.start(str(i), "join", *broker, "--client", str(i))
+        mine = ["join", *broker, "--client", "0", "--store", "0"] if here == "join" else serve
+        result = CliRunner().invoke(app, mine)
+        assert result.exit_code == 0, result.output
+        for process in commands.running.values():
+            assert process.wait(120) == 0
+    if here == "serve":
+        assert "round 300: 3 present, 0 called  accuracy" in caplog.text
+        assert "see it with: fedtern report runs/" in result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(MOSQUITTO is None, reason="NO MQTT BROKER: install mosquitto")
+def test_the_demonstration_ends_with_a_table_and_a_report(tmp_path, monkeypatch):
+    pytest.importorskip("plotly")
+    monkeypatch.chdir(tmp_path)
+    command = ["demo", "mqtt", "--clients", "2", "--rounds", "30"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    last = next(line for line in reversed(lines) if "%" in line).split()
+    assert last[:3] == ["2", "0", "30"]
+    assert float(last[3].rstrip("%")) > 30
+    assert any(line.startswith("uploads ") for line in lines)
+    assert (tmp_path / "demo-mqtt" / "report.html").exists()
+    again = CliRunner().invoke(app, command)
+    assert again.exit_code == 1
+    assert "is there already" in again.stderr
+
+
+def test_a_demonstration_without_a_broker_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("fedtern.transports.mqtt.local_broker.find_mosquitto", lambda: None)
+    result = CliRunner().invoke(app, ["demo", "mqtt"])
+    assert result.exit_code == 1
+    assert "apt install mosquitto" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["serve", "--broker", "http://here"], "a broker looks like mqtt://"),
+        (["serve", "--federation", "a/b"], "a federation needs a name"),
+        (["serve", "--method", "nonsense"], "there is no method 'nonsense'"),
+        (["serve", "--quorum", "0"], "quorum must be at least 1, got 0"),
+        (
+            ["serve", "--clients", "4", "--participation", "1/2", "--quorum", "3"],
+            "at most 2, which",
+        ),
+        (
+            ["serve", "--clients", "4", "--exact", "--participation", "1/2", "--quorum", "3"],
+            "most 2",
+        ),
+        (["serve", "--clients", "10", "--least", "11"], "least must be at most 10, which is how"),
+        (["join", "--client", "0", "--broker", "http://here"], "a broker looks like mqtt://"),
+        (["join", "--client", "0", "--federation", "#"], "a federation needs a name"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(arguments, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("fedtern: ")
+    assert sentence in line
+
+
+@pytest.mark.parametrize("command", [["serve"], ["join", "--client", "0"]])
+@pytest.mark.parametrize(
+    "url", ["mqtts://me:hush-hush@here", "http://me:hush-hush@here", "me:hush-hush@h"]
+)
+def test_a_password_that_others_could_read_is_refused_and_shown_nowhere(
+    command, url, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, [*command, "--broker", url, "--store", "kept"])
+    assert result.exit_code == 1
+    assert "FEDTERN_MQTT_PASSWORD" in result.stderr or "a broker looks like" in result.stderr
+    assert "hush" not in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_counters_are_shown_to_prometheus():
+    stats, port = Stats(rounds=7, counted=21, present=4, cohort=3, up_bytes=999), free_port()
+    stats.refused["late"] = 2
+    stats.seconds["decode"] = 1.5
+    with exported(stats, "wards", port):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+            lines = page.read().decode().splitlines()
+        stats.rounds += 1
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+            assert 'fedtern_rounds_total{federation="wards"} 8.0' in page.read().decode()
+        with pytest.raises(Exception, match=f"metrics port {port} cannot be used"):
+            exported(stats, "wards", port).__enter__()
+    for expected in (
+        'fedtern_rounds_total{federation="wards"} 7.0',
+        'fedtern_uploads_counted_total{federation="wards"} 21.0',
+        'fedtern_uploads_late_total{federation="wards"} 2.0',
+        'fedtern_clients_present{federation="wards"} 4.0',
+        'fedtern_cohort{federation="wards"} 3.0',
+        'fedtern_messages_refused_total{federation="wards",reason="late"} 2.0',
+        'fedtern_phase_seconds_total{federation="wards",phase="decode"} 1.5',
+        'fedtern_payload_bytes_total{federation="wards",way="up"} 999.0',
+    ):
+        assert expected in lines

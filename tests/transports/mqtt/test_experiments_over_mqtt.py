@@ -1,0 +1,160 @@
+"""A named experiment over a broker gives the bytes that it gives on one machine."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+pytest.importorskip("aiomqtt")
+
+import torch
+
+from fedtern import Environment, Snapshot, Store, StoreError
+from fedtern.runs import Experiment
+from fedtern.training.sgd import Sgd
+from fedtern.transports.local.simulation import federate
+from fedtern.transports.mqtt import Broker, RoundPolicy, Scheduled, join, serve
+from fedtern.transports.mqtt.experiment_client import ExperimentClient
+from fedtern.transports.mqtt.experiment_server import ExperimentServer, describe, understand
+
+SOME = Environment(clients=10, participation=0.5, classes_per_client=2, gamma=0.95)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """As every command does: with more, torch's sums depend on how work is shared out."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def locally(experiment: Experiment) -> np.ndarray:
+    task = experiment.make_task()
+    sgd = Sgd(experiment.learning_rate, experiment.momentum, experiment.weight_decay)
+    method = experiment.make_method()
+    with closing(
+        federate(task, task.load(), method, experiment.environment, sgd, seed=experiment.seed)
+    ) as federation:
+        while federation.iteration < experiment.iterations:
+            federation.step()
+        return federation.server.weights.copy()
+
+
+async def over_mqtt(
+    experiment: Experiment, port: int, path, stores: bool = False
+) -> ExperimentServer:
+    broker, dataset = Broker("127.0.0.1", port), experiment.make_task().load()
+    host = ExperimentServer(experiment, dataset, "same", path / "run")
+    plan = RoundPolicy(
+        Scheduled(experiment.environment, experiment.seed),
+        deadline=None,
+        rounds=host.rounds,
+        grace=0.1,
+    )
+    tasks = [serve(host.server, broker, plan, stats=host.stats, on_round=host.moved)]
+    opened = []
+    for i in range(experiment.environment.clients):
+        store = Store(path / f"client-{i}") if stores else None
+        opened += [store] if store else []
+        one = ExperimentClient(experiment, dataset, i, "same", store=store)
+        tasks.append(
+            join(one.client, one.train, broker, examples=one.examples, on_upload=one.uploaded)
+        )
+    try:
+        await asyncio.wait_for(asyncio.gather(*tasks), 120)
+    finally:
+        for store in opened:
+            store.close()
+    return host
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "stc:p_up=1/20,p_down=1/20",
+        "dgc",
+        "signsgd",
+        "structured",
+        "variance",
+        "fedavg:weighted=true,local_steps=5",
+    ],
+)
+def test_the_same_experiment_gives_the_same_model(mosquitto, tmp_path, method):
+    experiment = Experiment.of(
+        "logistic-digits", method, SOME, iterations=30, momentum=0.9, evaluate_every=10, seed=3
+    )
+    expected = locally(experiment)
+    host = asyncio.run(over_mqtt(experiment, mosquitto.port, tmp_path))
+    assert host.server.weights.tobytes() == expected.tobytes()
+    found = host.run.rounds()
+    assert found[-1].iteration >= 30
+    assert host.run.finished()
+    kept = Snapshot.from_bytes(host.run.model.read_bytes()).arrays
+    assert np.concatenate([w.ravel() for w in kept.values()]).tobytes() == expected.tobytes()
+    assert found[-1].up_bytes > found[0].up_bytes > 0
+
+
+def test_a_participant_goes_on_where_it_was_wherever_it_was_killed(tmp_path):
+    experiment = Experiment.of("logistic-digits", "stc:p_up=1/20", SOME, momentum=0.9)
+    dataset = experiment.make_task().load()
+
+    def turns(path, *, forgetful: bool) -> bytes:
+        for round in range(4):
+            with Store(path) as store:
+                one = ExperimentClient(experiment, dataset, 1, "same", store=store)
+                delta = one.train(one.client.weights.copy(), round)
+                data = one.client.send_delta(delta.values)
+                if not forgetful:  # killed before it could write where it is in its data
+                    one.uploaded(data)
+            with Store(path) as store:
+                one = ExperimentClient(experiment, dataset, 1, "same", store=store)
+                assert one.client.pending == data
+                server.receive(1, data)
+                one.client.receive(server.finish_round().data)
+        return data
+
+    results = []
+    for forgetful in (False, True):
+        path = tmp_path / str(forgetful)
+        server = ExperimentServer(experiment, dataset, "same", path / "run").server
+        results.append(turns(path / "client", forgetful=forgetful))
+    assert results[0] == results[1]
+
+
+def test_a_run_is_hosted_by_one_at_a_time(tmp_path):
+    experiment = Experiment.of("logistic-digits", "stc", SOME, iterations=1)
+    dataset = experiment.make_task().load()
+    host = ExperimentServer(experiment, dataset, "same", tmp_path / "run")
+    with pytest.raises(StoreError, match="is being run by another process"):
+        ExperimentServer(experiment, dataset, "same", tmp_path / "run")
+    host.close()
+    ExperimentServer(experiment, dataset, "same", tmp_path / "run").close()
+
+
+def test_a_server_stopped_between_its_last_round_and_the_test_of_it_concludes_later(tmp_path):
+    experiment = Experiment.of("logistic-digits", "stc", SOME, iterations=1)
+    dataset = experiment.make_task().load()
+    for _ in range(2):  # the second time there is nothing left to do
+        with Store(tmp_path / "server") as store:
+            host = ExperimentServer(experiment, dataset, "same", tmp_path / "run", store=store)
+            if host.server.round == 0:
+                host.server.finish_round()
+            host.conclude()
+            host.conclude()
+            host.close()
+        assert host.run.finished()
+        assert [found.round for found in host.run.rounds()] == [1]
+
+
+def test_what_a_federation_is_about_can_be_told():
+    experiment = Experiment.of("logistic-digits", "stc", SOME, seed=5)
+    assert understand(describe(experiment)) == experiment
+    for noise in (b"", b"{}", b"[]", b'{"environment": {"clients": -1}}'):
+        with pytest.raises(ValueError, match="cannot be read"):
+            understand(noise)
