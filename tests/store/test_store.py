@@ -23,6 +23,7 @@ from fedtern import (
     Store,
     StoreError,
 )
+from fedtern.store import files
 from fedtern.store.log import Log
 
 STC = METHODS["stc"]
