@@ -14,6 +14,7 @@ from fedtern.core.protocol import (
     Broadcast,
     Client,
     Server,
+    Terms,
     broadcast_record,
     discard_record,
     upload_record,
@@ -32,6 +33,16 @@ class DurableServer:
         self.server = server
         self.store = store
         self.recovered = store.recover(server)
+
+    @property
+    def terms(self) -> Terms:
+        """Model and method of the federation."""
+        return self.server.terms
+
+    @property
+    def federation(self) -> str:
+        """Name of the federation."""
+        return self.server.federation
 
     @property
     def round(self) -> int:
@@ -112,6 +123,16 @@ class DurableClient:
     def client_id(self) -> int:
         """What the server knows this client by."""
         return self.client.client_id
+
+    @property
+    def terms(self) -> Terms:
+        """Model and method of the federation."""
+        return self.client.terms
+
+    @property
+    def federation(self) -> str:
+        """Name of the federation."""
+        return self.client.federation
 
     @property
     def round(self) -> int:
