@@ -20,7 +20,7 @@ import torch
 
 import tasks
 from fedtern import Environment, stc
-from fedtern.training.sgd import Sgd
+from fedtern.data.hyperparameters import Sgd
 from fedtern.transports.local.simulation import federate
 from rows import Options, Row, Rows, Target
 

@@ -22,7 +22,7 @@ from fedtern.core.codecs import TernaryCodec
 from fedtern.core.compressors import SparseTernary
 from fedtern.core.feedback import EMPTY, ErrorFeedback, State
 from fedtern.core.layout import Layout
-from fedtern.training.sgd import Sgd
+from fedtern.data.hyperparameters import Sgd
 from fedtern.training.tasks import get_task
 from fedtern.transports.local.simulation import federate
 from rows import Options, P, Row, Rows, Target, Work, exponent, random_ternary, take_turns

@@ -26,9 +26,9 @@ import torch
 import tasks
 from fedtern import Environment, stc
 from fedtern.core.layout import Vector
+from fedtern.data.hyperparameters import Sgd
 from fedtern.training.flat import Outcome
 from fedtern.training.local_training import Job
-from fedtern.training.sgd import Sgd
 from fedtern.training.tasks import get_task
 from fedtern.transports.local.federation import Federation
 from fedtern.transports.local.simulation import federate

@@ -27,7 +27,7 @@ from torch.nn import functional
 import tasks
 from fedtern import Environment, stc
 from fedtern.data import Dataset
-from fedtern.training.sgd import Sgd
+from fedtern.data.hyperparameters import Sgd
 from fedtern.training.tasks import Task
 from fedtern.transports.local.simulation import federate
 from rows import Options, Row, Rows, Target

@@ -8,10 +8,10 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from fedtern.data.environment import Environment
+from fedtern.data.hyperparameters import TASK_DEFAULTS
 from fedtern.report.formatting import digits, method_label
 from fedtern.runs import Experiment
 from fedtern.runs.method_text import complete, parse_method
-from fedtern.training.tasks import TASKS
 from fedtern.transports.local.federation import Round
 from fedtern_paper import sweeps
 from fedtern_paper.scores import percent
@@ -62,7 +62,8 @@ class Key(NamedTuple):
     @property
     def own_iterations(self) -> int:
         """The iterations that the task has; for a task of one's own, those of the run."""
-        return TASKS[self.task].iterations if self.task in TASKS else self.iterations
+        own = TASK_DEFAULTS.get(self.task)
+        return self.iterations if own is None else own.iterations
 
 
 class Standing(NamedTuple):

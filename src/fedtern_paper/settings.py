@@ -10,9 +10,9 @@ from typing import TypeVar
 from fedtern.core.names import look_up
 from fedtern.core.numbers import shortest
 from fedtern.data.environment import Environment
+from fedtern.data.hyperparameters import task_defaults
 from fedtern.report.formatting import method_label
 from fedtern.runs import Experiment
-from fedtern.training.tasks import get_task
 
 PAPER_TASKS = ("vgg11s-cifar10", "cnn-kws", "lstm-fashion", "logistic-mnist")
 EVERY_TASK = "all"
@@ -41,7 +41,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.task != EVERY_TASK:
-            get_task(self.task)  # or there is none of that name
+            task_defaults(self.task)  # or there is none of that name
         if self.seeds < 1:
             raise ValueError(f"seeds must be at least 1, got {self.seeds}")
 
@@ -54,7 +54,7 @@ class Settings:
     @property
     def own_iterations(self) -> int:
         """The iterations that the task has."""
-        return get_task(self.task).iterations
+        return task_defaults(self.task).iterations
 
     @property
     def planned(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,12 +13,15 @@ from torch import nn
 from torch.nn import functional
 
 from fedtern.data import DATASETS, Dataset
+from fedtern.data.hyperparameters import TASK_DEFAULTS
+from fedtern.runs import Experiment
 from fedtern.training import TASKS, Batches, CropFlip, Task, get_task, register_task
 
 
 @pytest.fixture
-def table(monkeypatch):
-    monkeypatch.setattr("fedtern.training.tasks.TASKS", dict(TASKS))
+def table():
+    with patch.dict(TASKS), patch.dict(TASK_DEFAULTS):
+        yield
 
 
 def accuracy_after(name, iterations, batch_size, data_dir=None):
@@ -95,6 +99,20 @@ def test_a_registered_task_is_found_by_its_name(table):
     with pytest.raises(ValueError, match="a task 'mine' already: choose another name"):
         register_task(mine)
     assert register_task(mine, replace=True) is mine
+
+
+def test_experiments_of_a_registered_task_use_its_defaults(table):
+    rows = np.eye(4, dtype=np.float32)
+    data = Dataset("eye", rows, np.arange(4) % 2, rows, np.arange(4) % 2, num_classes=2)
+    register_task(Task("mine", data, lambda: nn.Linear(4, 2), 0.3, iterations=10, momentum=0.5))
+    experiment = Experiment.of("mine", "stc")
+    assert (experiment.learning_rate, experiment.iterations, experiment.momentum) == (0.3, 10, 0.5)
+    assert TASK_DEFAULTS["mine"].dataset == "eye"
+
+
+def test_every_built_in_task_has_defaults_and_a_model():
+    assert list(TASKS) == list(TASK_DEFAULTS)
+    assert {name: task.defaults for name, task in TASKS.items()} == TASK_DEFAULTS
 
 
 @pytest.mark.parametrize(

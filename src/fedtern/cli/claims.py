@@ -9,7 +9,7 @@ import typer
 
 from fedtern.cli.artefacts import print_rows
 from fedtern.core.errors import StoreError
-from fedtern.training.tasks import get_task
+from fedtern.data.hyperparameters import task_defaults
 from fedtern_paper import Results
 from fedtern_paper.judgements import read_judgements
 from fedtern_paper.outputs import CLAIMS_CSV, write_claims
@@ -28,7 +28,9 @@ def show_claims(found: Results, directory: Path, task: str | None, as_json: bool
     recorded = [run for run in found.recorded(say) if task in (None, run[0].task)]
     if not recorded:
         # Nothing at all is no reason to replace what an earlier command may have written.
-        which = "" if task is None else f" of {get_task(task).name}"
+        if task is not None:
+            task_defaults(task)  # raises if the task is unknown
+        which = "" if task is None else f" of {task}"
         raise ValueError(
             f"there are no finished runs{which} under {found.out}: make some, such as with"
             " `fedtern reproduce fig6`, or say where they are with --out"

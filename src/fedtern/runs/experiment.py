@@ -14,9 +14,9 @@ from fedtern.core.methods import Method, make_method
 from fedtern.core.names import look_up
 from fedtern.core.numbers import one_over
 from fedtern.data.environment import Environment
+from fedtern.data.hyperparameters import TASK_DEFAULTS, Sgd, task_defaults
 from fedtern.runs.method_text import MOST, complete, parse_method
-from fedtern.training.sgd import Sgd
-from fedtern.training.tasks import TASKS, Task, get_task
+from fedtern.training.tasks import Task, get_task
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Experiment:
         seed: int = 0,
     ) -> Experiment:
         """An experiment with a task's own values where nothing else is said."""
-        known = get_task(task)
+        known = task_defaults(task)
         total = _whole("iterations", known.iterations if iterations is None else iterations, 1)
         every = max(total // 50, 1) if evaluate_every is None else evaluate_every
         sgd = Sgd(
@@ -95,7 +95,7 @@ class Experiment:
         >>> one.is_usual, Experiment.of("logistic-digits", "sgd", learning_rate=1).is_usual
         (True, False)
         """
-        own, rates = TASKS.get(self.task), (self.learning_rate, self.weight_decay)
+        own, rates = TASK_DEFAULTS.get(self.task), (self.learning_rate, self.weight_decay)
         return own is None or rates == (own.learning_rate, own.weight_decay)
 
     @property
@@ -169,7 +169,7 @@ class Experiment:
         """
         base, own = asdict(Environment()), asdict(self.environment)
         unusual = {key: value for key, value in own.items() if value != base[key]}
-        if self.task in TASKS and self.momentum != TASKS[self.task].momentum:
+        if self.task in TASK_DEFAULTS and self.momentum != TASK_DEFAULTS[self.task].momentum:
             unusual["momentum"] = self.momentum
         if self.seed:
             unusual["seed"] = self.seed

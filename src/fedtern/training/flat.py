@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedtern.core.layout import Layout, Vector
+from fedtern.data.hyperparameters import Sgd
 from fedtern.training.examples import Examples
-from fedtern.training.sgd import Sgd
 
 _PIECE = 1 << 16  # numbers that fit a core's cache several times
 

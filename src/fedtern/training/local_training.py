@@ -12,10 +12,10 @@ from torch import Tensor
 
 from fedtern.core.layout import Vector
 from fedtern.data import Split
+from fedtern.data.hyperparameters import Sgd
 from fedtern.training.batches import Batches
 from fedtern.training.examples import Examples
 from fedtern.training.flat import FlatModel, Outcome
-from fedtern.training.sgd import Sgd
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,10 @@ from torch import nn
 
 from fedtern.core.names import look_up
 from fedtern.data import Dataset, load
+from fedtern.data.hyperparameters import TASK_DEFAULTS, TaskDefaults
 from fedtern.training.augment import Augment, CropFlip, Transform, pad
 from fedtern.training.examples import Examples
 from fedtern.training.models import RowLSTM, kws_cnn, logistic, mlp, vgg11s
-from fedtern.training.sgd import Sgd
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,18 @@ class Task:
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("name must not be empty")
-        if self.iterations < 1:
-            raise ValueError(f"iterations must be at least 1, got {self.iterations}")
-        Sgd(self.learning_rate, self.momentum, self.weight_decay)  # or they are out of range
+        _ = self.defaults  # raises if a hyperparameter is out of range
+
+    @property
+    def defaults(self) -> TaskDefaults:
+        """Dataset name and hyperparameters, without the model."""
+        return TaskDefaults(
+            self.dataset if isinstance(self.dataset, str) else self.dataset.name,
+            self.learning_rate,
+            self.iterations,
+            self.momentum,
+            self.weight_decay,
+        )
 
     def load(self, data_dir: str | Path | None = None) -> Dataset:
         """The task's dataset."""
@@ -68,15 +77,35 @@ class Task:
         return train, Examples.test(dataset, self.transform, device)
 
 
+def _built_in(
+    name: str,
+    model: Callable[[], nn.Module],
+    augment: Augment | None = None,
+    transform: Transform | None = None,
+) -> Task:
+    own = TASK_DEFAULTS[name]
+    return Task(
+        name,
+        own.dataset,
+        model,
+        own.learning_rate,
+        own.iterations,
+        own.momentum,
+        own.weight_decay,
+        augment,
+        transform,
+    )
+
+
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        Task("logistic-digits", "digits", partial(logistic, 64), 0.1, 1_000),
-        Task("mlp-digits", "digits", partial(mlp, 64, 32), 0.1, 1_000),
-        Task("logistic-mnist", "mnist", partial(logistic, 784), 0.04, 5_000),
-        Task("lstm-fashion", "fashion-mnist", RowLSTM, 0.1, 20_000, 0.9, transform=pad(32)),
-        Task("cnn-kws", "speech-commands", kws_cnn, 0.1, 10_000),
-        Task("vgg11s-cifar10", "cifar10", vgg11s, 0.016, 20_000, 0.9, 5e-5, CropFlip()),
+        _built_in("logistic-digits", partial(logistic, 64)),
+        _built_in("mlp-digits", partial(mlp, 64, 32)),
+        _built_in("logistic-mnist", partial(logistic, 784)),
+        _built_in("lstm-fashion", RowLSTM, transform=pad(32)),
+        _built_in("cnn-kws", kws_cnn),
+        _built_in("vgg11s-cifar10", vgg11s, augment=CropFlip()),
     )
 }
 """The names the command line knows; the first is the default."""
@@ -89,6 +118,8 @@ def register_task(task: Task, *, replace: bool = False) -> Task:
             f"there is a task {task.name!r} already: choose another name or pass replace=True"
         )
     TASKS[task.name] = task
+    # Experiments of this task take their defaults from here.
+    TASK_DEFAULTS[task.name] = task.defaults
     return task
 
 

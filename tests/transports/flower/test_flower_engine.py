@@ -21,8 +21,8 @@ from flwr.app import Context, RecordDict
 from fedtern import METHODS as ALL_METHODS
 from fedtern import Environment
 from fedtern.cli import app
+from fedtern.data.hyperparameters import Sgd
 from fedtern.runs import Experiment
-from fedtern.training.sgd import Sgd
 from fedtern.transports.flower import engine, engine_node
 from fedtern.transports.flower.engine import EngineError, FlowerFederation
 from fedtern.transports.flower.engine_node import client_app

@@ -14,10 +14,10 @@ from fedtern import METHODS as BY_NAME  # noqa: E402
 from fedtern import Layout, Snapshot, fedavg, sgd, signsgd, stc, topk  # noqa: E402
 from fedtern.data import Dataset  # noqa: E402
 from fedtern.data.environment import Environment  # noqa: E402
+from fedtern.data.hyperparameters import Sgd  # noqa: E402
 from fedtern.training import get_task  # noqa: E402
 from fedtern.training.augment import CropFlip, pad  # noqa: E402
 from fedtern.training.flat import FlatModel  # noqa: E402
-from fedtern.training.sgd import Sgd  # noqa: E402
 from fedtern.transports.local.client_states import States  # noqa: E402
 from fedtern.transports.local.federation import Federation, Round, rounds_of  # noqa: E402
 from fedtern.transports.local.simulation import federate, simulate  # noqa: E402

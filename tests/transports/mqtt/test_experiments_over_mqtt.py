@@ -15,8 +15,8 @@ pytest.importorskip("aiomqtt")
 import torch
 
 from fedtern import Environment, Snapshot, Store, StoreError
+from fedtern.data.hyperparameters import Sgd
 from fedtern.runs import Experiment
-from fedtern.training.sgd import Sgd
 from fedtern.transports.local.simulation import federate
 from fedtern.transports.mqtt import Broker, RoundPolicy, Scheduled, join, serve
 from fedtern.transports.mqtt.experiment_client import ExperimentClient

@@ -18,11 +18,11 @@ from fedtern.core.snapshot import Snapshot
 from fedtern.core.updates import named
 from fedtern.data import Split
 from fedtern.data.environment import Environment
+from fedtern.data.hyperparameters import Sgd
 from fedtern.federation.meter import Meter, Traffic
 from fedtern.training.examples import Examples
 from fedtern.training.flat import FlatModel, Outcome
 from fedtern.training.local_training import Job
-from fedtern.training.sgd import Sgd
 from fedtern.transports.local.client_states import States, Vectors
 from fedtern.transports.local.trainers import choose_trainer, prepare
 

@@ -14,9 +14,9 @@ from fedtern.core.layout import Vector
 from fedtern.core.methods import METHODS, Method, stc
 from fedtern.data import Dataset, Split
 from fedtern.data.environment import Environment
+from fedtern.data.hyperparameters import Sgd
 from fedtern.training.augment import Augment, Transform
 from fedtern.training.flat import FlatModel
-from fedtern.training.sgd import Sgd
 from fedtern.training.tasks import Task, get_task
 from fedtern.transports.local.federation import Federation, Round, rounds_of
 
