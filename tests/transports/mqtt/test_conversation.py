@@ -189,7 +189,7 @@ def test_a_cohort_too_small_for_a_quorum_is_not_called(caplog):
     plan = RoundPolicy(Sample(share=0.5), deadline=None, quorum=2)
     coordinator = Coordinator(new_server(), plan)
     coordinator.connected(0.0)
-    with caplog.at_level("INFO", "fedtern.transports.mqtt"):
+    with caplog.at_level("INFO", "fedtern.mqtt"):
         for i in (0, 1):
             assert coordinator.heard("alive", i, b"\1", 2.0) == []
     assert caplog.text.count("waiting for clients: 1 present, least 2, quorum 2") == 1

@@ -16,6 +16,7 @@ from flwr.common import log
 from fedtern.core.errors import DecodeError, StoreError
 from fedtern.core.protocol import Client
 from fedtern.core.snapshot import Snapshot
+from fedtern.federation.interfaces import ClientLike
 from fedtern.store import DurableClient, Store
 from fedtern.store.files import write_whole
 from fedtern.transports.flower.messages import KEY
@@ -41,9 +42,7 @@ class ClientState(Protocol):
         """Note something, durably."""
         ...
 
-    def client(
-        self, make: Make, *, fresh: bool = False
-    ) -> AbstractContextManager[Client | DurableClient]:
+    def client(self, make: Make, *, fresh: bool = False) -> AbstractContextManager[ClientLike]:
         """The client as it was left, while the context lasts.
 
         With ``fresh``, or where it cannot be read, that is forgotten and the client is a new one;

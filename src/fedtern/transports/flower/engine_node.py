@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 
 from fedtern.core.layout import Vector
 from fedtern.core.protocol import Terms, Upload
+from fedtern.federation.interfaces import ClientLike
 from fedtern.runs import Experiment
 from fedtern.training.flat import FlatModel
 from fedtern.training.local_training import Job, LocalTraining, Trainer
@@ -19,7 +20,7 @@ from fedtern.transports.flower import messages
 from fedtern.transports.flower.federation_spec import FederationSpec
 from fedtern.transports.flower.messages import KEY
 from fedtern.transports.flower.mod import request_in
-from fedtern.transports.flower.node import AnyClient, Node, Worked
+from fedtern.transports.flower.node import Node, Worked
 from fedtern.transports.local.trainers import choose_trainer, prepare
 
 _TRAINING, _POSITION, _VELOCITY = "training", "position", "velocity"
@@ -64,7 +65,7 @@ def _train(
     local: LocalTraining,
     message: Message,
     context: Context,
-    client: AnyClient,
+    client: ClientLike,
     charter: FederationSpec,
 ) -> Worked:
     """Train as the local engine does, with what this client remembers of the time before."""

@@ -8,10 +8,11 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 
 from fedtern.core.errors import RemoteProtocolError
+from fedtern.federation.interfaces import ClientLike
 from fedtern.transports.flower.arrays import to_arrays, to_vector
 from fedtern.transports.flower.federation_spec import FederationSpec
 from fedtern.transports.flower.messages import KEY
-from fedtern.transports.flower.node import AnyClient, Node, Unusable, Worked
+from fedtern.transports.flower.node import Node, Unusable, Worked
 
 App = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, App], Message]
@@ -57,7 +58,7 @@ def _remove_request(message: Message) -> None:
 
 
 def _work(
-    client: AnyClient, charter: FederationSpec, message: Message, context: Context, app: App
+    client: ClientLike, charter: FederationSpec, message: Message, context: Context, app: App
 ) -> Worked:
     """Let the app do what it does without compression."""
     weights = np.array(client.weights)

@@ -23,7 +23,7 @@ from fedtern.core.errors import (
 )
 from fedtern.core.layout import Vector
 from fedtern.core.protocol import Client
-from fedtern.store import DurableClient
+from fedtern.federation.interfaces import ClientLike
 from fedtern.transports.flower import messages
 from fedtern.transports.flower.client_state import SHARED, ClientState, client_state_of
 from fedtern.transports.flower.federation_spec import FederationSpec
@@ -31,7 +31,6 @@ from fedtern.transports.flower.membership import Membership
 from fedtern.transports.flower.messages import KEY, Answer, Hello, Turn
 
 _REPLY = "reply"
-AnyClient = Client | DurableClient
 
 
 class Unusable(FedternError):
@@ -47,7 +46,7 @@ class Worked:
     moments: ArrayLike | None = None
 
 
-Work = Callable[[AnyClient, FederationSpec], Worked]
+Work = Callable[[ClientLike, FederationSpec], Worked]
 Initial = Callable[[FederationSpec], Vector]
 
 
@@ -156,7 +155,7 @@ class Node:
             return self._train(home, client, work, known.charter)
 
     def _train(
-        self, home: ClientState, client: AnyClient, work: Work, charter: FederationSpec
+        self, home: ClientState, client: ClientLike, work: Work, charter: FederationSpec
     ) -> Message:
         where = (client.client_id, client.round, client.stamp)
         try:
@@ -173,7 +172,7 @@ class Node:
             return self._answer(Answer(messages.FAILED, *where, reason=str(error)))
         return self._answer(Answer(messages.UPLOAD, *where, data=data), metrics)
 
-    def _send_again(self, home: ClientState, client: AnyClient, data: bytes) -> Message:
+    def _send_again(self, home: ClientState, client: ClientLike, data: bytes) -> Message:
         """The upload of a round that the server asks for twice; it has been trained for once."""
         where = (client.client_id, client.round, client.stamp)
         try:
@@ -187,7 +186,7 @@ class Node:
             return self._answer(Answer(messages.FAILED, *where, reason=reason))
         return self._answer(Answer(messages.UPLOAD, *where, data=data), metrics)
 
-    def _lost(self, client: AnyClient, round: int, error: FedternError) -> Message:
+    def _lost(self, client: ClientLike, round: int, error: FedternError) -> Message:
         log(WARNING, "fedtern: cannot follow the server from round %s: %s", client.round, error)
         where = (client.client_id, round, client.stamp)
         return self._answer(Answer(messages.LOST, *where, reason=str(error)))

@@ -13,9 +13,9 @@ from flwr.serverapp import Grid
 
 from fedtern import __version__
 from fedtern.core.errors import DuplicateUpload, FedternError, RemoteProtocolError, format_error
-from fedtern.core.protocol import Server, Terms
+from fedtern.core.protocol import Terms
 from fedtern.core.protocol.catchup import is_model
-from fedtern.store import DurableServer
+from fedtern.federation.interfaces import ServerLike
 from fedtern.transports.flower import messages
 from fedtern.transports.flower.client_state import SHARED
 from fedtern.transports.flower.federation_spec import FederationSpec
@@ -52,7 +52,7 @@ class Session:
     def __init__(
         self,
         charter: FederationSpec,
-        server: Server | DurableServer,
+        server: ServerLike,
         ledger: RunTotals,
         grid: Grid,
         timeout: float,

@@ -16,8 +16,7 @@ from numpy.typing import ArrayLike
 from fedtern.core.errors import NonFiniteError
 from fedtern.core.extras import require
 from fedtern.core.layout import Vector
-from fedtern.core.protocol import Client
-from fedtern.store import DurableClient
+from fedtern.federation.interfaces import ClientLike
 from fedtern.transports.mqtt.broker import Attempts, Broker
 from fedtern.transports.mqtt.connection import Connection, connect
 from fedtern.transports.mqtt.member import Member
@@ -39,7 +38,7 @@ Train = Callable[[Vector, int], Any]
 
 
 async def join(
-    client: Client | DurableClient,
+    client: ClientLike,
     train: Train,
     broker: Broker,
     *,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 
 from fedtern.core.errors import DecodeError, RemoteProtocolError
-from fedtern.core.protocol import CohortNotice, Server
+from fedtern.core.protocol import CohortNotice
+from fedtern.federation.interfaces import ServerLike
 from fedtern.federation.presence import Presence
 from fedtern.federation.round_policy import RoundPolicy
-from fedtern.store import DurableServer
 from fedtern.transports.mqtt.limits import Allowance, Limits
 from fedtern.transports.mqtt.stats import Stats, reason_of
 from fedtern.transports.mqtt.topics import (
@@ -37,16 +37,16 @@ class Coordinator:
 
     def __init__(
         self,
-        server: Server | DurableServer,
+        server: ServerLike,
         plan: RoundPolicy | None = None,
         limits: Limits | None = None,
         stats: Stats | None = None,
     ) -> None:
-        core = server.server if isinstance(server, DurableServer) else server
-        self.server, self.terms = server, core.terms
+        self.server = server
+        self.terms = server.terms
         self.plan, self.limits = plan or RoundPolicy(), limits or Limits()
         self.stats = stats or Stats()
-        self.topics = Topics(core.federation)
+        self.topics = Topics(server.federation)
         self.presence = Presence(self.limits.clients)
         self._allowance = Allowance(self.limits)
         self._payload = self.limits.longest_payload(None)

@@ -10,6 +10,7 @@ from fedtern.core.layout import Vector
 from fedtern.core.protocol import Client, Upload
 from fedtern.core.snapshot import Snapshot
 from fedtern.data import Dataset
+from fedtern.federation.interfaces import ClientLike
 from fedtern.runs import Experiment
 from fedtern.store import DurableClient, Store
 from fedtern.store.files import write_whole
@@ -62,7 +63,7 @@ class ExperimentClient:
         self._path = None if store is None else store.path / "training.safetensors"
         self._round, self._position = -1, 0  # after which it is how many batches into its data
         self._velocity: Vector | None = None
-        self.client: Client | DurableClient = core
+        self.client: ClientLike = core
         if store is not None:
             self.client = DurableClient(core, store)
             self._recover(store.path / "training.safetensors")

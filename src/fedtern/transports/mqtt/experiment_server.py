@@ -13,6 +13,7 @@ from fedtern.core.analytic import bits
 from fedtern.core.errors import DecodeError, FedternError
 from fedtern.core.protocol import Server
 from fedtern.data import Dataset
+from fedtern.federation.interfaces import ServerLike
 from fedtern.runs import Experiment, Run, open_run
 from fedtern.store import DurableServer, Store
 from fedtern.training.flat import FlatModel
@@ -72,7 +73,7 @@ class ExperimentServer:
             seed=seed,
         )
         self.terms = core.terms
-        self.server = core if store is None else DurableServer(core, store)
+        self.server: ServerLike = core if store is None else DurableServer(core, store)
         self.run.describe(split, dataset, self._model.layout.size)
         self._before = max(self.run.rounds(), key=lambda r: r.round, default=None)
         self._up = self._down = 0.0  # means

@@ -10,8 +10,8 @@ import math
 
 from fedtern.core.envelope import BROADCAST
 from fedtern.core.errors import DecodeError, MissedRounds
-from fedtern.core.protocol import Client, CohortNotice
-from fedtern.store import DurableClient
+from fedtern.core.protocol import CohortNotice
+from fedtern.federation.interfaces import ClientLike
 from fedtern.transports.mqtt.reassembly import Reassembly
 from fedtern.transports.mqtt.topics import (
     ALIVE,
@@ -38,15 +38,16 @@ _SIGN = 120.0
 class Member:
     """Follows the announcements, asks for what it missed and knows when it is called."""
 
-    def __init__(self, client: Client | DurableClient, examples: int = 1) -> None:
-        core = client.client if isinstance(client, DurableClient) else client
+    def __init__(self, client: ClientLike, examples: int = 1) -> None:
         if not 0 < examples < 1 << 53:
             raise ValueError(f"examples must be at least 1, got {examples}")
-        self.client, self.terms, self.examples = client, core.terms, examples
-        self.topics = Topics(core.federation)
+        self.client = client
+        self.terms = client.terms
+        self.examples = examples
+        self.topics = Topics(client.federation)
         self._called_to = -1  # the last round that this client is known to be called to
         self._last: int | None = None  # the round that the federation has ended at
-        self.assembly = Reassembly(core.terms.layout)
+        self.assembly = Reassembly(client.terms.layout)
         self._deadline: float | None = None
         self._heard = 0.0  # when the last announcement came
         self._said = 0.0  # when the server last heard that this client is there

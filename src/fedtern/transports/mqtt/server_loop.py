@@ -8,9 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 from fedtern.core.extras import require
-from fedtern.core.protocol import Server
+from fedtern.federation.interfaces import ServerLike
 from fedtern.federation.round_policy import RoundPolicy
-from fedtern.store import DurableServer
 from fedtern.transports.mqtt.broker import Attempts, Broker
 from fedtern.transports.mqtt.connection import Connection, connect
 from fedtern.transports.mqtt.coordinator import Coordinator
@@ -24,7 +23,7 @@ OnRound = Callable[[Coordinator], Awaitable[None] | None]
 
 
 async def serve(
-    server: Server | DurableServer,
+    server: ServerLike,
     broker: Broker,
     plan: RoundPolicy | None = None,
     *,

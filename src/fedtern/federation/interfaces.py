@@ -1,0 +1,140 @@
+"""Interfaces of the two sides of a federation, as transports use them.
+
+``Server`` and ``DurableServer`` satisfy ``ServerLike``; ``Client`` and ``DurableClient`` satisfy
+``ClientLike``. Both are structural: a class that has these members satisfies the interface without
+inheriting from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from numpy.typing import ArrayLike
+
+from fedtern.core.layout import Vector
+from fedtern.core.protocol import Broadcast, Terms
+
+
+class ServerLike(Protocol):
+    """Collects uploads and answers each round with one broadcast; see ``Server``."""
+
+    @property
+    def terms(self) -> Terms:
+        """Model and method of the federation."""
+        ...
+
+    @property
+    def federation(self) -> str:
+        """Name of the federation."""
+        ...
+
+    @property
+    def round(self) -> int:
+        """Number of finished rounds, which is also the number of the open round."""
+        ...
+
+    @property
+    def weights(self) -> Vector:
+        """Weights of the model, read-only."""
+        ...
+
+    @property
+    def residual(self) -> Vector:
+        """Difference between the exact updates and the broadcasts so far, read-only."""
+        ...
+
+    @property
+    def stamp(self) -> bytes:
+        """Stamp of the history so far."""
+        ...
+
+    @property
+    def cohort(self) -> frozenset[int] | None:
+        """Clients that may upload in the open round; None for all clients."""
+        ...
+
+    @property
+    def uploaded(self) -> frozenset[int]:
+        """Clients whose uploads for the open round have been accepted."""
+        ...
+
+    def receive(self, client_id: int, data: bytes, num_examples: int = 1) -> None:
+        """Accept an upload for the open round, or raise and change nothing."""
+        ...
+
+    def discard(self, client_id: int) -> None:
+        """Drop an accepted upload of the open round."""
+        ...
+
+    def finish_round(self, next_cohort: Iterable[int] | None = None) -> Broadcast:
+        """Aggregate the accepted uploads, advance the model and return the broadcast."""
+        ...
+
+    def newest_broadcast(self, since: int) -> bytes | None:
+        """Return the last broadcast if it is the only one that a client missed, else None."""
+        ...
+
+    def catch_up(self, client_id: int, since: int) -> bytes:
+        """Return the shortest message that takes a client from round ``since`` to this one."""
+        ...
+
+
+class ClientLike(Protocol):
+    """Follows the server's weights and uploads its own updates; see ``Client``."""
+
+    @property
+    def client_id(self) -> int:
+        """Number by which the server knows this client."""
+        ...
+
+    @property
+    def terms(self) -> Terms:
+        """Model and method of the federation."""
+        ...
+
+    @property
+    def federation(self) -> str:
+        """Name of the federation."""
+        ...
+
+    @property
+    def round(self) -> int:
+        """Round of the weights; -1 for a client that has none yet."""
+        ...
+
+    @property
+    def weights(self) -> Vector:
+        """Weights of the model at this client's round, read-only."""
+        ...
+
+    @property
+    def residual(self) -> Vector:
+        """Difference between the exact updates and the uploads so far, read-only."""
+        ...
+
+    @property
+    def stamp(self) -> bytes:
+        """Stamp of the history that this client has followed."""
+        ...
+
+    @property
+    def pending(self) -> bytes | None:
+        """Unacknowledged upload of this round, if there is one."""
+        ...
+
+    def send(self, new_weights: ArrayLike, moments: ArrayLike | None = None) -> bytes:
+        """Return the upload for this round, given the weights after training."""
+        ...
+
+    def send_delta(self, delta: ArrayLike, moments: ArrayLike | None = None) -> bytes:
+        """Like ``send``, given the change of the weights."""
+        ...
+
+    def restriction(self) -> Callable[[Vector], None] | None:
+        """Return a function that restricts a flat gradient, in place, to what can be sent."""
+        ...
+
+    def receive(self, data: bytes) -> bool:
+        """Apply a broadcast or a catch-up; return False if it contains nothing new."""
+        ...
