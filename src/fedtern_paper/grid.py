@@ -1,4 +1,4 @@
-"""Many runs, side by side, each in the directory that its digest names."""
+"""Run a grid of experiments in parallel, each in the directory that its digest names."""
 
 from __future__ import annotations
 
@@ -12,41 +12,57 @@ from fedtern.core.errors import format_error
 from fedtern.runs import Experiment
 from fedtern.transports.local.trainers import cores
 from fedtern_paper.results import Results
-from fedtern_paper.workers import Ended, Orders, Worker
+from fedtern_paper.workers import CellResult, Outcome, Worker, WorkerSettings
 
-_PATIENCE = 0.2  # seconds until a wish to stop is heard
+_POLL_SECONDS = 0.2  # between two checks for a request to stop
 
 
-class Watch(Protocol):
-    """Somebody who wants to know how far a grid is."""
+class GridObserver(Protocol):
+    """Receives the events of a grid while it runs.
+
+    Every ``started`` is followed by exactly one of ``locked``, ``finished``, ``stopped`` and
+    ``failed``.
+    """
 
     def started(self, cell: Experiment) -> None:
-        """A worker has been given a cell."""
+        """A worker was given a cell."""
 
-    def moved(self, cell: Experiment, iteration: int) -> None:
-        """A cell has come so far."""
+    def progressed(self, cell: Experiment, iteration: int) -> None:
+        """A cell has reached an iteration."""
 
-    def held(self, cell: Experiment) -> None:
-        """Another process runs a cell: it will be looked at again."""
+    def locked(self, cell: Experiment) -> None:
+        """Another process runs the cell; it is tried again later."""
 
-    def ended(self, cell: Experiment, error: str | None) -> None:
-        """A cell is finished, was stopped, or failed with an error in a sentence."""
+    def finished(self, cell: Experiment) -> None:
+        """A cell has finished."""
+
+    def stopped(self, cell: Experiment) -> None:
+        """A cell was stopped; its checkpoint holds the iterations that were run, if any."""
+
+    def failed(self, cell: Experiment, error: str) -> None:
+        """A cell has failed with an error."""
 
 
 class NullObserver:
-    """A watch that looks away."""
+    """Observer that ignores every event."""
 
     def started(self, cell: Experiment) -> None:
-        """Look away."""
+        """Ignore the event."""
 
-    def moved(self, cell: Experiment, iteration: int) -> None:
-        """Look away."""
+    def progressed(self, cell: Experiment, iteration: int) -> None:
+        """Ignore the event."""
 
-    def held(self, cell: Experiment) -> None:
-        """Look away."""
+    def locked(self, cell: Experiment) -> None:
+        """Ignore the event."""
 
-    def ended(self, cell: Experiment, error: str | None) -> None:
-        """Look away."""
+    def finished(self, cell: Experiment) -> None:
+        """Ignore the event."""
+
+    def stopped(self, cell: Experiment) -> None:
+        """Ignore the event."""
+
+    def failed(self, cell: Experiment, error: str) -> None:
+        """Ignore the event."""
 
 
 def run_cells(
@@ -58,35 +74,48 @@ def run_cells(
     checkpoint_seconds: float = 30.0,
     command: str = "",
     stopped: Callable[[], bool] = lambda: False,
-    watch: Watch | None = None,
+    observer: GridObserver | None = None,
 ) -> dict[str, str]:
-    """Run what is missing of a grid; the errors of cells that failed, by their digests.
+    """Run the unfinished cells of a grid.
 
-    Finished runs are not repeated, started ones go on. Each of the ``workers`` processes (one for
-    each core, if None) has one thread and one cell at a time. When ``stopped`` says so, cells are
-    saved where they are. A cell that fails does not stop the others; one that another process runs
-    is waited for when the rest is done.
+    Finished cells are skipped and interrupted ones resume from their checkpoint. A failing cell
+    does not stop the others. A cell that another process runs is retried after the other cells.
+
+    Args:
+        cells: The experiments to run. Duplicates are run once.
+        out: Directory that holds one run directory per cell.
+        workers: Number of worker processes, each with one thread; one per core if None.
+        data_dir: Directory of the datasets.
+        checkpoint_seconds: Seconds between two checkpoints of a cell.
+        command: Command line to record in the run directories.
+        stopped: Called repeatedly; once it returns True, running cells are saved and no other
+            cell is started.
+        observer: Receives the events of the grid.
+
+    Returns:
+        The error message of each cell that failed, by the cell's digest.
+
+    Raises:
+        ValueError: ``workers`` is less than 1.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
-    seen = watch or NullObserver()
     waiting, failed = _with_data(Results(out).missing(cells), data_dir)
-    crew = _Pool(Orders(out.resolve(), data_dir, checkpoint_seconds, command), waiting, seen)
+    settings = WorkerSettings(out.resolve(), data_dir, checkpoint_seconds, command)
+    pool = _Pool(settings, waiting, observer or NullObserver(), stopped)
     try:
-        crew.hire(min(workers or cores(), len(waiting)))
-        while crew.busy:
-            crew.listen(stopped())
+        pool.run(min(workers or cores(), len(waiting)))
     finally:
-        crew.dismiss()
-    return failed | crew.failed
+        pool.close()
+    return failed | pool.failed
 
 
 def _with_data(
     cells: Sequence[Experiment], data_dir: Path | None
 ) -> tuple[deque[Experiment], dict[str, str]]:
-    """The cells whose data is there, and the errors of the others.
+    """Return the cells whose data can be loaded, and the errors of the others by digest.
 
-    What has to be downloaded is, here and once, before workers get in each other's way.
+    Missing data is downloaded here, once, because parallel downloads by workers would conflict.
     """
     errors: dict[str, str] = {}
     for cell in {cell.task: cell for cell in cells}.values():
@@ -99,75 +128,99 @@ def _with_data(
 
 
 class _Pool:
-    """Workers, the cells that wait for one, and what went wrong."""
+    """Worker processes, the queue of cells, and the errors of failed cells."""
 
-    def __init__(self, orders: Orders, waiting: deque[Experiment], watch: Watch) -> None:
-        self.orders, self.waiting, self.watch = orders, waiting, watch
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        waiting: deque[Experiment],
+        observer: GridObserver,
+        stop_requested: Callable[[], bool],
+    ) -> None:
         self.failed: dict[str, str] = {}
+        self._settings = settings
+        self._waiting = waiting
+        self._observer = observer
+        self._stop_requested = stop_requested
         self._workers: list[Worker] = []
         self._stopping = False
 
-    @property
-    def busy(self) -> bool:
-        """Whether anybody has anything to do."""
-        return any(worker.cell is not None for worker in self._workers)
+    def run(self, num_workers: int) -> None:
+        """Start the workers and return once no worker has a cell."""
+        for _ in range(num_workers):
+            self._start_worker()
+        while any(worker.cell is not None for worker in self._workers):
+            self._check_stop()
+            by_pipe = {worker.pipe: worker for worker in self._workers}
+            for pipe in wait(list(by_pipe), _POLL_SECONDS):
+                self._receive(by_pipe[pipe])  # type: ignore[index]
 
-    def hire(self, number: int) -> None:
-        """Start so many workers and give each a cell."""
-        for _ in range(number):
-            worker = Worker(self.orders)
-            self._workers.append(worker)
-            self._give(worker)
-
-    def listen(self, stop: bool) -> None:
-        """Hear what workers say, for a moment; tell them to stop if they should."""
-        if stop and not self._stopping:
-            self._stopping = True
-            self.waiting.clear()
-            for worker in self._workers:
-                worker.stop()
-        by_pipe = {worker.pipe: worker for worker in self._workers}
-        for pipe in wait(list(by_pipe), _PATIENCE):
-            self._hear(by_pipe[pipe])  # type: ignore[index]
-
-    def dismiss(self) -> None:
-        """Let everybody go: those that are idle leave by themselves, the others at once."""
+    def close(self) -> None:
+        """End all worker processes, including those that still run a cell."""
         for worker in self._workers:
-            worker.leave()
+            worker.close()
         self._workers.clear()
 
-    def _hear(self, worker: Worker) -> None:
-        said = worker.hear()
-        if worker.cell is None:
-            if said is None:
-                self._workers.remove(worker)
-                worker.leave()
-        elif isinstance(said, int):
-            self.watch.moved(worker.cell, said)
-        else:
-            self._settle(worker, worker.cell, said)
+    def _check_stop(self) -> None:
+        """On a request to stop, empty the queue and tell every worker to save and exit."""
+        if not self._stopping and self._stop_requested():
+            self._stopping = True
+            self._waiting.clear()
+            for worker in self._workers:
+                worker.request_stop()
 
-    def _settle(self, worker: Worker, cell: Experiment, said: Ended | None) -> None:
-        """A cell is over, because its worker says so or is no more."""
-        worker.cell = None
-        if said and said.held:
-            self.watch.held(cell)
-            self.waiting += () if self._stopping else (cell,)
-        else:
-            error = said.error if said else worker.exit_reason()
-            if error is not None:
-                self.failed[cell.digest] = error
-            self.watch.ended(cell, error)
-        if said:
-            self._give(worker)
+    def _start_worker(self) -> None:
+        """Start a worker for the next cell, if there is one."""
+        self._check_stop()
+        if self._waiting:
+            worker = Worker(self._settings)
+            self._workers.append(worker)
+            self._assign(worker)
+
+    def _assign(self, worker: Worker) -> None:
+        """Give an idle worker the next cell, if there is one."""
+        # An observer may have requested the stop a moment ago: no cell may start after that.
+        self._check_stop()
+        if self._waiting:
+            cell = self._waiting.popleft()
+            self._observer.started(cell)
+            worker.run(cell)
+
+    def _receive(self, worker: Worker) -> None:
+        """Handle one message of a worker, or its end."""
+        message = worker.receive()
+        cell = worker.cell
+        if message is None:
+            self._remove(worker)
             return
-        self._workers.remove(worker)
-        worker.leave()
-        if self.waiting:
-            self.hire(1)
+        assert cell is not None, "idle workers send nothing"
+        if isinstance(message, int):
+            self._observer.progressed(cell, message)
+        else:
+            worker.cell = None
+            self._report(cell, message)
+            self._assign(worker)
 
-    def _give(self, worker: Worker) -> None:
-        if self.waiting:
-            cell = self.waiting.popleft()
-            self.watch.started(cell)
-            worker.give(cell)
+    def _remove(self, worker: Worker) -> None:
+        """Remove a worker whose process has ended, and start another if cells are waiting."""
+        cell = worker.cell
+        worker.cell = None
+        if cell is not None:
+            self._report(cell, CellResult(Outcome.FAILED, worker.exit_reason()))
+        self._workers.remove(worker)
+        worker.close()
+        self._start_worker()
+
+    def _report(self, cell: Experiment, result: CellResult) -> None:
+        match result.outcome:
+            case Outcome.FINISHED:
+                self._observer.finished(cell)
+            case Outcome.STOPPED:
+                self._observer.stopped(cell)
+            case Outcome.LOCKED:
+                if not self._stopping:
+                    self._waiting.append(cell)
+                self._observer.locked(cell)
+            case Outcome.FAILED:
+                self.failed[cell.digest] = result.error
+                self._observer.failed(cell, result.error)

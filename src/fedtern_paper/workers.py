@@ -1,4 +1,8 @@
-"""A process that runs one experiment after another, and how it is talked to."""
+"""A worker process that runs one experiment after another, and its messages.
+
+The parent sends experiments, and None to request a stop. The worker answers each experiment with
+any number of iterations (its progress) and one `CellResult`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,14 +25,14 @@ from fedtern.core.errors import HeldError, format_error
 from fedtern.runs import Experiment, open_run
 from fedtern.transports.local.federation import Federation
 
-_NEWS_SECONDS = 0.2  # between two words about a cell's progress
-_HELD_SECONDS = 2.0  # until it is tried again what another process runs
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_PROGRESS_SECONDS = 0.2  # between two progress messages
+_RETRY_SECONDS = 2.0  # until a cell that another process runs may be tried again
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
-class Orders:
-    """What holds for every cell of a grid."""
+class WorkerSettings:
+    """Settings that all cells of a grid share."""
 
     out: Path
     data_dir: Path | None = None
@@ -35,50 +40,59 @@ class Orders:
     command: str = ""
 
 
+class Outcome(Enum):
+    """How a worker's attempt at a cell ended."""
+
+    FINISHED = "finished"
+    STOPPED = "stopped"  # on request, with a checkpoint, or before it began
+    LOCKED = "locked"  # not begun: another process runs it
+    FAILED = "failed"
+
+
 @dataclass(frozen=True)
-class Ended:
-    """The last word about a cell; ``error`` says why it failed, if it did.
+class CellResult:
+    """A worker's last message about a cell; ``error`` says why it failed or is locked."""
 
-    One that is ``held`` was not begun: another process runs it.
-    """
-
-    error: str | None = None
-    held: bool = False
+    outcome: Outcome
+    error: str = ""
 
 
 class Worker:
-    """A process of its own, seen from outside; ``cell`` is what it runs."""
+    """Handle of a worker process; ``cell`` is the experiment it runs, None while it is idle."""
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, settings: WorkerSettings) -> None:
         self.cell: Experiment | None = None
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self._process = context.Process(target=work, args=(theirs, orders), daemon=True)
-        with _alone():
+        self._process = context.Process(target=work, args=(theirs, settings), daemon=True)
+        with _single_thread_without_sigint():
             self._process.start()
-        theirs.close()  # so that its end is seen here when the process ends
+        theirs.close()  # so that this side reads an end of file when the process ends
 
-    def give(self, cell: Experiment) -> None:
-        """Run this next."""
+    def run(self, cell: Experiment) -> None:
+        """Give an idle worker a cell."""
         self.cell = cell
-        with suppress(OSError):  # it has died: the pipe says so to who listens
+        with suppress(OSError):  # the process has died: receive() will say so
             self.pipe.send(cell)
 
-    def stop(self) -> None:
-        """Save, and leave."""
+    def request_stop(self) -> None:
+        """Ask the process to save its cell and exit."""
         with suppress(OSError):
             self.pipe.send(None)
 
-    def hear(self) -> int | Ended | None:
-        """How far the cell is, or that it has ended; None if the process has."""
+    def receive(self) -> int | CellResult | None:
+        """Return the iteration that the cell has reached, or its result; None if the process died.
+
+        Blocks until there is a message.
+        """
         try:
-            said: int | Ended = self.pipe.recv()
+            message: int | CellResult = self.pipe.recv()
         except (EOFError, OSError):
             return None
-        return said
+        return message
 
     def exit_reason(self) -> str:
-        """Why a process is no more that did not say so itself."""
+        """Return a sentence about why the process died."""
         self._process.join()
         code = self._process.exitcode or 0
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -87,10 +101,10 @@ class Worker:
             " goes on from the last checkpoint"
         )
 
-    def leave(self) -> None:
-        """Wait for an idle process to end, and end one that is not idle."""
+    def close(self) -> None:
+        """Let an idle process exit, terminate a busy one, and wait for its end."""
         if self.cell is None:
-            self.stop()
+            self.request_stop()
         else:
             self._process.terminate()
         self._process.join()
@@ -98,46 +112,50 @@ class Worker:
         self.pipe.close()
 
 
-def work(pipe: Connection, orders: Orders) -> None:
-    """Run cells until there are no more; what a worker's process does."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the parent
+def work(pipe: Connection, settings: WorkerSettings) -> None:
+    """Run the cells that arrive on a pipe until a stop is requested; a worker's main function."""
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the parent
     torch.set_num_threads(1)
     while (cell := pipe.recv()) is not None:
         try:
-            _run(cell, pipe, orders)
+            result = CellResult(_run(cell, pipe, settings))
         except HeldError as error:
-            pipe.poll(_HELD_SECONDS)  # or until there is something else to do
-            pipe.send(Ended(format_error(error), held=True))
+            pipe.poll(_RETRY_SECONDS)  # returns early if a stop is requested
+            result = CellResult(Outcome.LOCKED, format_error(error))
         except Exception as error:
-            pipe.send(Ended(format_error(error)))
-        else:
-            pipe.send(Ended())
+            result = CellResult(Outcome.FAILED, format_error(error))
+        pipe.send(result)
 
 
-def _run(cell: Experiment, pipe: Connection, orders: Orders) -> None:
-    said = 0.0
+def _run(cell: Experiment, pipe: Connection, settings: WorkerSettings) -> Outcome:
+    """Run a cell until it finishes or a stop is requested."""
+    # While a worker has a cell, its parent sends nothing but a request to stop.
+    stop_requested = pipe.poll
+    if stop_requested():
+        return Outcome.STOPPED  # before it begins: nothing is written
+    reported = 0.0
 
     def progress(federation: Federation) -> None:
-        nonlocal said
-        if time.monotonic() - said > _NEWS_SECONDS:
-            said = time.monotonic()
+        nonlocal reported
+        if time.monotonic() - reported > _PROGRESS_SECONDS:
+            reported = time.monotonic()
             pipe.send(federation.iteration)
 
-    rounds = open_run(cell, orders.out, command=orders.command).go(
-        orders.data_dir,
+    run = open_run(cell, settings.out, command=settings.command)
+    for _ in run.go(
+        settings.data_dir,
         workers=0,  # this process is one of several already
-        checkpoint_seconds=orders.checkpoint_seconds,
-        stopped=pipe.poll,  # while a cell is run, all there is to hear is that it should end
+        checkpoint_seconds=settings.checkpoint_seconds,
+        stopped=stop_requested,
         progress=progress,
-    )
-    if not pipe.poll():
-        for _ in rounds:
-            pass
+    ):
+        pass
+    return Outcome.FINISHED if run.finished() else Outcome.STOPPED
 
 
-def _end_with_parent() -> None:
-    """Leave a run to who starts the grid again, as a kill would: at once."""
+def _exit_with_parent() -> None:
+    """Exit at once when the parent process ends; the last checkpoint is what remains."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -145,19 +163,19 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """What starts in here has one thread, and no ears for the Ctrl-C that its parent hears."""
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
-    mask = getattr(signal, "pthread_sigmask", None)
-    if mask:
+def _single_thread_without_sigint() -> Iterator[None]:
+    """Make processes that start in this context use one thread and block SIGINT."""
+    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
+    set_mask = getattr(signal, "pthread_sigmask", None)
+    if set_mask:
         resource_tracker.ensure_running()  # or the first process to start would undo the mask
-    ears = mask(signal.SIG_BLOCK, {signal.SIGINT}) if mask else None
+    mask = set_mask(signal.SIG_BLOCK, {signal.SIGINT}) if set_mask else None
     try:
         yield
     finally:
-        if mask:
-            mask(signal.SIG_SETMASK, ears)
+        if set_mask:
+            set_mask(signal.SIG_SETMASK, mask)
         for name, value in before.items():
             if value is None:
                 del os.environ[name]

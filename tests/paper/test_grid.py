@@ -22,6 +22,7 @@ from fedtern.cli import grid
 from fedtern.runs import Experiment, open_run
 from fedtern.store.files import Lock
 from fedtern_paper import Results, run_cells
+from fedtern_paper.workers import CellResult, Outcome, WorkerSettings, work
 
 FEW = Environment(clients=4, participation=1.0)
 
@@ -30,23 +31,31 @@ def cell(method="sgd", environment=FEW, **changes):
     return Experiment.of("logistic-digits", method, environment, **{"iterations": 10, **changes})
 
 
-class Witness:
-    """Remembers what a grid said, and may do something when a cell moves."""
+class Recorder:
+    """Records the events of a grid, and calls ``act`` when a cell progresses or is locked."""
 
     def __init__(self, act=lambda: None):
-        self.begun, self.errors, self.act = [], [], act
+        self.begun = []
+        self.results = []
+        self.act = act
 
     def started(self, cell):
         self.begun.append(cell.digest)
 
-    def moved(self, cell, iteration):
+    def progressed(self, cell, iteration):
         self.act()
 
-    def held(self, cell):
+    def locked(self, cell):
         self.act()
 
-    def ended(self, cell, error):
-        self.errors.append(error)
+    def finished(self, cell):
+        self.results.append((cell.digest, "finished"))
+
+    def stopped(self, cell):
+        self.results.append((cell.digest, "stopped"))
+
+    def failed(self, cell, error):
+        self.results.append((cell.digest, error))
 
 
 def curve(rounds):
@@ -67,24 +76,28 @@ def test_a_failing_cell_is_reported_the_others_finish_and_are_not_repeated(tmp_p
     (tmp_path / cell(seed=9).digest).mkdir()
     (tmp_path / cell(seed=9).digest / "notes.txt").write_text("not a run")
     cells = [bad, good, cell(seed=9), twice, twice]
-    first, second = Witness(), Witness()
-    failed = run_cells(cells, tmp_path, workers=1, watch=first, command="fedtern reproduce x")
+    first = Recorder()
+    second = Recorder()
+    failed = run_cells(cells, tmp_path, workers=1, observer=first, command="fedtern reproduce x")
     assert set(failed) == {bad.digest, cell(seed=9).digest}
     assert "use fewer clients" in failed[bad.digest]
     assert "holds something that is not a run" in failed[cell(seed=9).digest]
     assert first.begun == [bad.digest, good.digest, cell(seed=9).digest, twice.digest]
-    assert sorted(map(bool, first.errors)) == [False, False, True, True]
+    finished = {good.digest: "finished", twice.digest: "finished"}
+    assert dict(first.results) == finished | failed
     found = Results(tmp_path)
     assert found.missing(cells) == [bad, cell(seed=9)]
     assert [r.iteration for r in found.rounds(good)] == list(range(1, 11))
     assert found.run(good).command == ""
-    assert run_cells([good, twice], tmp_path, watch=second) == {}
+    assert run_cells([good, twice], tmp_path, observer=second) == {}
     assert second.begun == []
 
 
 @pytest.mark.usefixtures("one_thread")
 def test_a_worker_that_is_killed_costs_its_cell_only_and_the_next_grid_goes_on(tmp_path):
-    long, short = cell("stc:p_up=1/10,p_down=1/10", iterations=200), cell()
+    # Long enough that the kill, after about 0.3 seconds, comes well before the end.
+    long = cell("stc:p_up=1/10,p_down=1/10", iterations=1500)
+    short = cell()
     alone = list(open_run(long, tmp_path / "alone").go())
     killed = []
 
@@ -95,7 +108,7 @@ def test_a_worker_that_is_killed_costs_its_cell_only_and_the_next_grid_goes_on(t
             os.kill(worker.pid, signal.SIGKILL)
 
     failed = run_cells(
-        [long, short], tmp_path, workers=1, checkpoint_seconds=0.0, watch=Witness(kill)
+        [long, short], tmp_path, workers=1, checkpoint_seconds=0.0, observer=Recorder(kill)
     )
     assert list(failed) == [long.digest]
     assert "its process ended with signal SIGKILL" in failed[long.digest]
@@ -108,11 +121,11 @@ def test_what_another_process_runs_is_waited_for_and_has_not_failed(tmp_path):
     elsewhere, here = cell(), cell(seed=1)
     (tmp_path / elsewhere.digest).mkdir()
     lock = Lock(tmp_path / elsewhere.digest)
-    watch = Witness(lambda: Results(tmp_path).missing([here]) or lock.close())
-    assert run_cells([elsewhere, here], tmp_path, workers=1, watch=watch) == {}
+    seen = Recorder(lambda: Results(tmp_path).missing([here]) or lock.close())
+    assert run_cells([elsewhere, here], tmp_path, workers=1, observer=seen) == {}
     assert lock.closed
-    assert watch.begun[:2] == [elsewhere.digest, here.digest]  # and not idle until it was free
-    assert watch.errors == [None, None]
+    assert seen.begun[:2] == [elsewhere.digest, here.digest]  # and not idle until it was free
+    assert seen.results == [(here.digest, "finished"), (elsewhere.digest, "finished")]
     assert Results(tmp_path).missing([elsewhere, here]) == []
 
 
@@ -120,18 +133,42 @@ def test_a_grid_that_waits_for_another_can_be_stopped(tmp_path):
     stop = []
     (tmp_path / cell().digest).mkdir()
     lock = Lock(tmp_path / cell().digest)
-    watch = Witness(lambda: stop.append(True))
-    assert run_cells([cell()], tmp_path, stopped=lambda: bool(stop), watch=watch) == {}
+    seen = Recorder(lambda: stop.append(True))
+    assert run_cells([cell()], tmp_path, stopped=lambda: bool(stop), observer=seen) == {}
     lock.close()
-    assert watch.errors == []
+    assert seen.begun == [cell().digest]  # not given to a worker again after the stop
+    assert seen.results == []
+
+
+def test_a_stop_that_arrives_before_a_worker_begins_its_cell_leaves_the_cell_unbegun(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    ours.send(cell())
+    ours.send(None)
+    worker = context.Process(target=work, args=(theirs, WorkerSettings(tmp_path)))
+    worker.start()
+    theirs.close()
+    assert ours.recv() == CellResult(Outcome.STOPPED)
+    with pytest.raises(EOFError):
+        ours.recv()
+    worker.join()
+    assert worker.exitcode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_grid_that_is_stopped_before_it_begins_starts_no_cell(tmp_path):
+    seen = Recorder()
+    assert run_cells([cell()], tmp_path, stopped=lambda: True, observer=seen) == {}
+    assert (seen.begun, seen.results) == ([], [])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_grid_that_is_stopped_is_saved_where_it_is(tmp_path):
     stop = []
     long, other = cell(iterations=10**6, evaluate_every=1), cell()
-    watch = Witness(lambda: stop.append(True))
-    run_cells([long, other], tmp_path, workers=1, stopped=lambda: bool(stop), watch=watch)
-    assert (watch.begun, watch.errors) == ([long.digest], [None])
+    seen = Recorder(lambda: stop.append(True))
+    run_cells([long, other], tmp_path, workers=1, stopped=lambda: bool(stop), observer=seen)
+    assert (seen.begun, seen.results) == ([long.digest], [(long.digest, "stopped")])
     assert open_run(long, tmp_path).checkpoint.exists()
     found = Results(tmp_path)
     assert found.missing([long, other]) == [long, other]
@@ -146,9 +183,9 @@ def test_a_grid_that_takes_long_says_how_far_it_is_and_how_long_it_will_take(
     slow, failing = cell(iterations=100), cell(seed=1)
     with grid.GridWatch(3, [slow, failing], Results(tmp_path)) as watch:
         watch.started(slow)
-        watch.moved(slow, 0)
-        watch.moved(slow, 55)
-        watch.ended(failing, "no luck")
+        watch.progressed(slow, 0)
+        watch.progressed(slow, 55)
+        watch.failed(failing, "no luck")
     unknown, known, failed = capsys.readouterr().err.splitlines()
     assert unknown == "1/3 runs: sgd clients=4 participation=1.0, time left unknown"
     assert known == "1/3 runs: sgd clients=4 participation=1.0, about 0:00:00 left"

@@ -33,7 +33,7 @@ class GridWatch:
         self._share = {cell.digest: results.reached(cell) / cell.iterations for cell in missing}
         self._before = self._done()
         self._running: dict[str, str] = {}
-        self._held: set[str] = set()
+        self._locked: set[str] = set()
         self._titles = titles(missing)
         self._begin = self._said = time.monotonic()
         self._live = sys.stderr.isatty() and not quiet
@@ -57,38 +57,47 @@ class GridWatch:
         self._bar.stop()
 
     def started(self, cell: Experiment) -> None:
-        """A worker has been given a cell."""
+        """A worker was given a cell."""
         self._running[cell.digest] = self._titles[cell.digest]
         self._show()
 
-    def moved(self, cell: Experiment, iteration: int) -> None:
-        """A cell has come so far."""
+    def progressed(self, cell: Experiment, iteration: int) -> None:
+        """A cell has reached an iteration."""
         self._share[cell.digest] = min(iteration / cell.iterations, 1.0)
         self._show()
         if time.monotonic() - self._said > _HEARTBEAT:
             self._say(f"{self._state()}, {self._left()}")
 
-    def held(self, cell: Experiment) -> None:
-        """Another process runs a cell."""
+    def locked(self, cell: Experiment) -> None:
+        """Another process runs the cell."""
         self._running.pop(cell.digest, None)
-        if cell.digest not in self._held:
-            self._held.add(cell.digest)
+        if cell.digest not in self._locked:
+            self._locked.add(cell.digest)
             self._say(
                 f"{self._titles[cell.digest]} is being run by another process: waiting for it"
             )
         self._show()
 
-    def ended(self, cell: Experiment, error: str | None) -> None:
-        """A cell is finished, was stopped, or failed."""
+    def finished(self, cell: Experiment) -> None:
+        """A cell has finished."""
         self._running.pop(cell.digest, None)
-        if error is not None:
-            self._say(f"{self._titles[cell.digest]} failed: {error}")
-        elif rounds := self.results.rounds(cell):
+        if rounds := self.results.rounds(cell):
             self.ready += 1
             self._share[cell.digest] = 1.0
             self._say(
                 f"{self.ready}/{self.total}  {self._titles[cell.digest]}: {summary(rounds[-1])}"
             )
+        self._show()
+
+    def stopped(self, cell: Experiment) -> None:
+        """A cell was stopped."""
+        self._running.pop(cell.digest, None)
+        self._show()
+
+    def failed(self, cell: Experiment, error: str) -> None:
+        """A cell has failed with an error."""
+        self._running.pop(cell.digest, None)
+        self._say(f"{self._titles[cell.digest]} failed: {error}")
         self._show()
 
     def _state(self) -> str:

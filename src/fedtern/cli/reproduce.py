@@ -107,7 +107,7 @@ def _run(
             checkpoint_seconds=checkpoint_seconds(),
             command=command_line(),
             stopped=lambda: len(interrupts) > 0,
-            watch=watch,
+            observer=watch,
         )
     if interrupts:
         typer.echo("stopped; go on with the same command", err=True)
