@@ -28,7 +28,7 @@ def measure(name: str, layout: Layout, rounds: int) -> dict[str, float | str | i
     for _ in range(rounds + 2):
         delta = (0.01 * rng.standard_t(4, layout.size)).astype(np.float32)
         begin = time.perf_counter()
-        update, state = up.memory.step(delta, state, layout, rng)
+        update, state = up.feedback.step(delta, state, layout, rng)
         data = up.codec.encode(update, layout)
         encoded.append(time.perf_counter() - begin)
         out = np.zeros(layout.size, np.float32)

@@ -65,7 +65,7 @@ class Cohort:
         self.delta = self.method.aggregate.combine(self.updates, examples)
 
     def compress(self) -> None:
-        step = self.method.down.memory.step
+        step = self.method.down.feedback.step
         self.update, self.state = step(self.delta, self.state, self.layout, self.rng)
 
     def encode(self) -> bytes:

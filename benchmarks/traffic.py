@@ -43,13 +43,13 @@ def measure(name: str, method: Method, layout: Layout, seed: int) -> Traffic:
     for _ in range(LAG):
         for client in clients:
             step = 0.01 * rng.standard_normal(layout.size).astype(np.float32)
-            upload = client.send(client.weights + step)
+            upload = client.send(client.weights + step).data
             server.receive(client.client_id, upload)
         broadcast = server.finish_round()
         for client in clients:
             client.receive(broadcast.data)
     away = Client(COHORT, method, layout, np.zeros(layout.size))
-    missed = server.catch_up(COHORT, since=0)
+    missed = server.catch_up(COHORT, since=0).data
     away.receive(missed)
     assert away.weights.tobytes() == server.weights.tobytes()
     return Traffic(name, len(upload), len(broadcast.data), len(missed))

@@ -52,7 +52,7 @@ def federate(method: Method, rounds: int, problem: Problem) -> tuple[float, int,
     for t in range(rounds):
         rate = np.float32(0.05 * (1 - t / rounds))
         for i, client in enumerate(clients):
-            data = client.send(client.weights - rate * problem.gradient(i, client.weights))
+            data = client.send(client.weights - rate * problem.gradient(i, client.weights)).data
             server.receive(i, data)
             up += len(data)
         broadcast = server.finish_round().data

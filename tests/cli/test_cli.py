@@ -45,10 +45,10 @@ def test_inspect_as_json_is_one_object_whose_parts_add_up(run):
 @pytest.mark.parametrize("name", METHODS)
 def test_the_parts_of_every_message_add_up(name):
     server, clients = pair(METHODS[name])
-    messages = [clients[0].send(trained(clients[0], 0))]
+    messages = [clients[0].send(trained(clients[0], 0)).data]
     server.receive(0, messages[0])
     messages += [server.finish_round(cohort).data for cohort in (None, [1, 2])]
-    messages += [server.catch_up(1, since) for since in (-1, 0, 1, 2)]
+    messages += [server.catch_up(1, since).data for since in (-1, 0, 1, 2)]
     for data in messages:
         for layout in (None, LAYOUT):
             found = inspect(data, layout)
@@ -58,7 +58,7 @@ def test_the_parts_of_every_message_add_up(name):
 
 def test_inspect_tells_whose_uploads_counted_and_asks_for_the_size(run):
     server, clients = pair(METHODS["stc-tensor"])
-    server.receive(0, clients[0].send(trained(clients[0], 0)))
+    server.receive(0, clients[0].send(trained(clients[0], 0)).data)
     data = server.finish_round(next_cohort=[1, 2]).data
     output = run(data).output
     for text in ("counted: 0", "next cohort: 1, 2", "round: 0", "--size"):
@@ -116,7 +116,7 @@ def test_inspect_tells_whom_a_call_calls(run):
     server, _ = pair(METHODS["stc"])
     for cohort, words in ((None, "anybody"), (frozenset({3, 1}), "1, 3"), (frozenset(), "nobody")):
         result = run(CohortNotice.seal(server.stamp, 7, cohort, server.terms))
-        assert "call, " in result.output
+        assert "cohort notice, " in result.output
         assert "round: 7" in result.output
         assert f"cohort: {words}" in result.output
 

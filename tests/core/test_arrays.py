@@ -65,7 +65,7 @@ def test_bad_bytes_are_refused_in_a_sentence():
         fedtern.decompress(data, max_size=15)
     client = fedtern.Client(0, fedtern.stc(), weights=np.zeros(4))
     with pytest.raises(DecodeError, match="not a compressed array but a message of kind 1"):
-        fedtern.decompress(client.send(np.ones(4)))
+        fedtern.decompress(client.send(np.ones(4)).data)
 
 
 def test_a_shape_that_fits_no_memory_is_refused():

@@ -45,9 +45,9 @@ def follow(method) -> None:
     server, clients = pair(method)
     for t in range(6):
         for i in (t % 3, (t + 1) % 3):
-            clients[i].receive(server.catch_up(i, clients[i].round))
-            server.receive(i, clients[i].send(trained(clients[i], t)))
+            clients[i].receive(server.catch_up(i, clients[i].round).data)
+            server.receive(i, clients[i].send(trained(clients[i], t)).data)
         server.finish_round()
     for i, client in enumerate(clients):
-        client.receive(server.catch_up(i, client.round))
+        client.receive(server.catch_up(i, client.round).data)
         assert np.array_equal(client.weights, server.weights)

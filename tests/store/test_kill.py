@@ -47,14 +47,14 @@ def federate(path: Path) -> str:
     ]
     while server.round < ROUNDS:
         for i in np.random.default_rng(server.round).choice(CLIENTS, 2, replace=False).tolist():
-            clients[i].receive(server.catch_up(i, clients[i].round))
-            data = clients[i].pending or clients[i].send(train(clients[i]))
+            clients[i].receive(server.catch_up(i, clients[i].round).data)
+            data = clients[i].pending or clients[i].send(train(clients[i])).data
             with suppress(DuplicateUpload):  # it had arrived before the kill
                 server.receive(i, data)
         server.finish_round()
     digest = hashlib.sha256(server.server.snapshot().to_bytes())
     for i, client in enumerate(clients):
-        client.receive(server.catch_up(i, client.round))
+        client.receive(server.catch_up(i, client.round).data)
         assert client.weights.tobytes() == server.weights.tobytes()
         digest.update(client.client.snapshot().to_bytes())
     for durable in (server, *clients):

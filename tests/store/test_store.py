@@ -53,8 +53,8 @@ def open_client(opened):
 def play(server, clients, rounds: int) -> None:
     for _ in range(rounds):
         for client in clients:
-            client.receive(server.catch_up(client.client.client_id, client.round))
-            data = client.send(trained(client.client, 1))
+            client.receive(server.catch_up(client.client.client_id, client.round).data)
+            data = client.send(trained(client.client, 1)).data
             server.receive(client.client.client_id, data)
         server.finish_round()
 
@@ -120,7 +120,7 @@ def test_a_discarded_upload_stays_discarded_and_can_be_sent_again(
     tmp_path, open_server, open_client
 ):
     server, client = open_server(tmp_path / "s"), open_client(tmp_path / "c")
-    data = client.send(trained(client.client, 0))
+    data = client.send(trained(client.client, 0)).data
     server.receive(0, data)
     server.discard(0)
     server.store.close()
@@ -139,7 +139,7 @@ def test_a_change_that_was_not_written_down_ends_the_store(
     tmp_path, open_server, open_client, monkeypatch, error
 ):
     server, client = open_server(tmp_path / "s"), open_client(tmp_path / "c")
-    data = client.send(trained(client.client, 0))
+    data = client.send(trained(client.client, 0)).data
 
     def interrupt(*_args, **_options):
         raise error
@@ -158,7 +158,7 @@ def test_a_change_that_was_not_written_down_ends_the_store(
 
 def test_a_refused_call_does_not_end_the_store(tmp_path, open_server, open_client):
     server, client = open_server(tmp_path / "s"), open_client(tmp_path / "c")
-    data = client.send(trained(client.client, 0))
+    data = client.send(trained(client.client, 0)).data
     with pytest.raises(TypeError):
         server.receive(0, data, num_examples=2.5)
     with pytest.raises(RemoteProtocolError):
@@ -202,7 +202,7 @@ def test_a_server_comes_back_as_it_was(tmp_path, log_bytes, open_server, open_cl
 
 def test_accepted_uploads_survive(tmp_path, open_server, open_client):
     server, client = open_server(tmp_path / "s"), open_client(tmp_path / "c")
-    server.receive(0, client.send(trained(client.client, 0)), num_examples=5)
+    server.receive(0, client.send(trained(client.client, 0)).data, num_examples=5)
     server.store.close()
     again = open_server(tmp_path / "s")
     assert again.uploaded == {0}
@@ -216,7 +216,7 @@ def test_examples_survive_with_the_uploads_they_weigh(tmp_path, opened):
         server, clients = pair(METHODS["stc-tensor"])  # weighted by examples
         durable = DurableServer(server, opened(tmp_path / str(restart)))
         for client, examples in zip(clients, (1, 50, 7), strict=True):
-            data = client.send(trained(client, 0))
+            data = client.send(trained(client, 0)).data
             durable.receive(client.client_id, data, num_examples=examples)
         if restart:
             durable.store.close()
@@ -272,7 +272,7 @@ def test_a_client_that_only_listened_since_comes_back_from_the_snapshot_before(
 
     server, client = open_server(tmp_path / "s"), open_client()
     play(server, [client], 2)
-    client.receive(server.catch_up(0, client.round))
+    client.receive(server.catch_up(0, client.round).data)
     while len(list((tmp_path / "c").glob("*.safetensors"))) < 2:
         client.receive(server.finish_round().data)
     client.store.close()
@@ -350,13 +350,13 @@ def test_an_interrupted_snapshot_ends_the_store(tmp_path, open_server, open_clie
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedtern.store.directory.write_whole", interrupt)
-    server.receive(0, client.client.send(trained(client.client, 1)))
+    server.receive(0, client.client.send(trained(client.client, 1)).data)
     with pytest.raises(KeyboardInterrupt):
         server.finish_round()
     monkeypatch.undo()
     client.client.receive(server.server.newest_broadcast(0))
     with pytest.raises(StoreError, match="interrupted"):
-        server.receive(0, client.client.send(trained(client.client, 2)))
+        server.receive(0, client.client.send(trained(client.client, 2)).data)
 
 
 def test_a_store_cut_short_while_it_is_cleared_does_not_go_back(tmp_path, open_server, open_client):
@@ -396,7 +396,7 @@ def test_snapshots_are_plain_safetensors(tmp_path, open_client):
     client.send(trained(client.client, 0))
     arrays = load_file(max((tmp_path / "c").glob("*.safetensors")))
     assert arrays["weights"].tobytes() == client.weights.tobytes()
-    assert arrays["memory.residual"].tobytes() == client.client.residual.tobytes()
+    assert arrays["feedback.residual"].tobytes() == client.client.residual.tobytes()
 
 
 def test_one_store_is_open_in_one_place_at_a_time(tmp_path, open_server, opened):
@@ -433,9 +433,9 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing_acknowledged(
 ):
     server, client = open_server(tmp_path / "s"), open_client(tmp_path / "c")
     play(server, [client], 3)
-    weights, catch_up = server.weights.tobytes(), server.catch_up(0, 1)
-    client.receive(server.catch_up(0, client.round))
-    data = client.send(trained(client.client, 1))
+    weights, catch_up = server.weights.tobytes(), server.catch_up(0, 1).data
+    client.receive(server.catch_up(0, client.round).data)
+    data = client.send(trained(client.client, 1)).data
     real = getattr(os, call)
 
     def full(fd, *args):
@@ -458,7 +458,7 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing_acknowledged(
     # With fsync failing the round may have reached the disk after all; what came before must have.
     if again.round == 3:
         assert again.weights.tobytes() == weights
-        assert again.catch_up(0, 1) == catch_up
+        assert again.catch_up(0, 1).data == catch_up
     else:
         assert (call, again.round) == ("fsync", 4)
 

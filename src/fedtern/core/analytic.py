@@ -52,7 +52,7 @@ def bits(link: Link, layout: Layout, rounds: int = 1, sent: int | None = None) -
 
     ``sent`` is how many values an update had, where that follows from the data.
     """
-    source = getattr(link.memory, "compressor", link.memory)
+    source = getattr(link.feedback, "compressor", link.feedback)
     if isinstance(source, Sign):
         return layout.size * (1 if rounds == 1 else math.log2(2 * rounds + 1))
     formula = FORMULAS.get(type(source))

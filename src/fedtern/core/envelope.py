@@ -9,11 +9,15 @@ from fedtern.core.wire import Reader, u32
 
 MAGIC = 0xFE
 VERSION = 1
-UPLOAD, BROADCAST, CATCH_UP, ARRAY, CALL = 1, 2, 3, 4, 5
+UPLOAD, BROADCAST, CATCH_UP, ARRAY, COHORT_NOTICE = 1, 2, 3, 4, 5
 KINDS = {
-    UPLOAD: "upload", BROADCAST: "broadcast", CATCH_UP: "catch-up", ARRAY: "array", CALL: "call",
-}  # fmt: skip
-"""What a person calls them."""
+    UPLOAD: "upload",
+    BROADCAST: "broadcast",
+    CATCH_UP: "catch-up",
+    ARRAY: "array",
+    COHORT_NOTICE: "cohort notice",
+}
+"""Kinds of messages by number, as people call them."""
 FRAME = 6  # bytes around a body
 
 

@@ -36,7 +36,14 @@ class LateUpload(RemoteProtocolError):
 
 
 class MissedRounds(RemoteProtocolError):
-    """A message starts from a later round than the replica is at: catch up first."""
+    """A message starts from a later round than the client's: catch up first.
+
+    ``leads_to`` is the round that the message leads to.
+    """
+
+    def __init__(self, message: str, leads_to: int) -> None:
+        super().__init__(message)
+        self.leads_to = leads_to
 
 
 class StoreError(FedternError, OSError):

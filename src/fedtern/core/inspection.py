@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fedtern.core.arrays import open_array
 from fedtern.core.codecs import CODECS, SparseCodec, TernaryCodec
 from fedtern.core.codecs.golomb import golomb_width, read_count
-from fedtern.core.envelope import ARRAY, BROADCAST, CALL, CATCH_UP, FRAME, KINDS, unseal
+from fedtern.core.envelope import ARRAY, BROADCAST, CATCH_UP, COHORT_NOTICE, FRAME, KINDS, unseal
 from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout
 from fedtern.core.protocol.catchup import MODES, SUM, read_lag
@@ -65,9 +65,9 @@ def inspect(data: bytes, layout: Layout | None = None) -> Inspection:
         found.parts.append(("shape", reader.left - len(payload)))
     else:
         payload = _head(kind, reader, found)
-    if kind == CALL:
+    if kind == COHORT_NOTICE:
         return found
-    if kind == CATCH_UP and found.facts["way"] != MODES[SUM]:
+    if kind == CATCH_UP and found.facts["way"] != MODES[SUM].value:
         found.parts.append((found.facts["way"], len(payload)))
         return found
     _payload(payload, layout, found)
@@ -87,14 +87,14 @@ def _head(kind: int, reader: Reader, found: Inspection) -> bytes:
         found.facts["counted"] = _names(reader.ids())
         found.facts["next cohort"] = _names(read_cohort(reader))
         found.parts.append(("acknowledgements and cohort", before - reader.left))
-    if kind == CALL:
+    if kind == COHORT_NOTICE:
         found.facts["cohort"] = _names(read_cohort(reader))
         found.parts.append(("cohort", before - reader.left))
         reader.end()
     if kind == CATCH_UP:
         lag, counted, mode = read_lag(reader)
         found.facts["since"] = str(round - lag)
-        found.facts["way"] = MODES[mode]
+        found.facts["way"] = MODES[mode].value
         found.facts["last upload counted"] = "yes" if counted else "no, or see inside"
         if mode == SUM:
             found.facts["new history"] = reader.take(STAMP).hex()

@@ -13,7 +13,8 @@ from typing import Protocol
 from numpy.typing import ArrayLike
 
 from fedtern.core.layout import Vector
-from fedtern.core.protocol import Broadcast, Terms
+from fedtern.core.protocol import Accepted, Broadcast, CatchUp, Received, Sent, Terms
+from fedtern.core.updates import Update
 
 
 class ServerLike(Protocol):
@@ -59,7 +60,7 @@ class ServerLike(Protocol):
         """Clients whose uploads for the open round have been accepted."""
         ...
 
-    def receive(self, client_id: int, data: bytes, num_examples: int = 1) -> None:
+    def receive(self, client_id: int, data: bytes, num_examples: int = 1) -> Accepted:
         """Accept an upload for the open round, or raise and change nothing."""
         ...
 
@@ -75,8 +76,12 @@ class ServerLike(Protocol):
         """Return the last broadcast if it is the only one that a client missed, else None."""
         ...
 
-    def catch_up(self, client_id: int, since: int) -> bytes:
-        """Return the shortest message that takes a client from round ``since`` to this one."""
+    def download(self, client_id: int, since: int) -> CatchUp:
+        """Like ``catch_up``, but the bare broadcast where a client has missed only that."""
+        ...
+
+    def catch_up(self, client_id: int, since: int) -> CatchUp:
+        """Make the shortest message that takes a client from round ``since`` to this one."""
         ...
 
 
@@ -123,11 +128,11 @@ class ClientLike(Protocol):
         """Unacknowledged upload of this round, if there is one."""
         ...
 
-    def send(self, new_weights: ArrayLike, moments: ArrayLike | None = None) -> bytes:
-        """Return the upload for this round, given the weights after training."""
+    def send(self, new_weights: ArrayLike, moments: ArrayLike | None = None) -> Sent:
+        """Make the upload for this round, given the weights after training."""
         ...
 
-    def send_delta(self, delta: ArrayLike, moments: ArrayLike | None = None) -> bytes:
+    def send_delta(self, delta: ArrayLike, moments: ArrayLike | None = None) -> Sent:
         """Like ``send``, given the change of the weights."""
         ...
 
@@ -135,6 +140,10 @@ class ClientLike(Protocol):
         """Return a function that restricts a flat gradient, in place, to what can be sent."""
         ...
 
-    def receive(self, data: bytes) -> bool:
-        """Apply a broadcast or a catch-up; return False if it contains nothing new."""
+    def pending_update(self) -> Update | None:
+        """Decode the update in the unacknowledged upload; None if there is none."""
+        ...
+
+    def receive(self, data: bytes) -> Received:
+        """Apply a message from the server and return what happened."""
         ...

@@ -11,14 +11,19 @@ from numpy.typing import ArrayLike
 
 from fedtern.core.layout import Vector
 from fedtern.core.protocol import (
+    Accepted,
     Broadcast,
+    CatchUp,
     Client,
+    Received,
+    Sent,
     Server,
     Terms,
     broadcast_record,
     discard_record,
     upload_record,
 )
+from fedtern.core.updates import Update
 from fedtern.store.directory import Store
 
 
@@ -74,13 +79,11 @@ class DurableServer:
         """The clients whose uploads of this round have been accepted."""
         return self.server.uploaded
 
-    def receive(self, client_id: int, data: bytes, num_examples: int = 1) -> None:
-        """Accept an upload for this round, or refuse it and leave everything as it was."""
-        # Not synced: until a broadcast counts it, its client stands ready to take it back.
-        self.store.record(
-            lambda: self.server.receive(client_id, data, num_examples),
-            lambda _: upload_record(int(client_id), bytes(data), int(num_examples)),
-            sync=False,
+    def receive(self, client_id: int, data: bytes, num_examples: int = 1) -> Accepted:
+        """Accept an upload for this round, or refuse it and change nothing."""
+        # Not synced: until a broadcast counts it, its client can still take it back.
+        return self.store.record(
+            lambda: self.server.receive(client_id, data, num_examples), upload_record, sync=False
         )
 
     def discard(self, client_id: int) -> None:
@@ -101,13 +104,18 @@ class DurableServer:
         return broadcast
 
     def newest_broadcast(self, since: int) -> bytes | None:
-        """The last round's broadcast, for a client that missed no other; None for any other."""
+        """Return the last broadcast if it is all that a client at ``since`` has missed."""
         self.store.check()
         return self.server.newest_broadcast(since)
 
-    def catch_up(self, client_id: int, since: int) -> bytes:
-        """What takes a client from round ``since`` to this one, in the fewest bytes."""
-        self.store.check()  # or it could hand out a round that is not on disk
+    def download(self, client_id: int, since: int) -> CatchUp:
+        """Like ``catch_up``, but the bare broadcast where a client has missed only that."""
+        self.store.check()
+        return self.server.download(client_id, since)
+
+    def catch_up(self, client_id: int, since: int) -> CatchUp:
+        """Make the shortest message that takes a client from round ``since`` to this one."""
+        self.store.check()  # a round that is not on disk must not be sent
         return self.server.catch_up(client_id, since)
 
 
@@ -159,27 +167,31 @@ class DurableClient:
         """The upload of this round, to be sent again where it may not have arrived."""
         return self.client.pending
 
-    def send(self, new_weights: ArrayLike, moments: ArrayLike | None = None) -> bytes:
-        """The upload that tells the server what training made of this round's weights."""
-        # Every entry of the residual has changed: nothing shorter than a snapshot says how.
+    def pending_update(self) -> Update | None:
+        """Decode the update in the unacknowledged upload; None if there is none."""
+        return self.client.pending_update()
+
+    def send(self, new_weights: ArrayLike, moments: ArrayLike | None = None) -> Sent:
+        """Make the upload for this round; see ``Client.send``."""
+        # Every entry of the residual has changed: no record is shorter than a snapshot.
         return self.store.record_all(lambda: self.client.send(new_weights, moments), self.client)
 
-    def send_delta(self, delta: ArrayLike, moments: ArrayLike | None = None) -> bytes:
-        """The same for one who knows by how much training has changed this round's weights."""
+    def send_delta(self, delta: ArrayLike, moments: ArrayLike | None = None) -> Sent:
+        """Like ``send``, given the change of the weights."""
         return self.store.record_all(lambda: self.client.send_delta(delta, moments), self.client)
 
     def restriction(self) -> Callable[[Vector], None] | None:
         """What makes a flat gradient, in place, one that this round's upload can tell of."""
         return self.client.restriction()
 
-    def receive(self, data: bytes) -> bool:
-        """Take in a broadcast or a catch-up; False if it holds nothing new."""
-        # Not synced: what a power cut loses here, catching up brings back.
-        news = self.store.record(
+    def receive(self, data: bytes) -> Received:
+        """Apply a message from the server; see ``Client.receive``."""
+        # Not synced: after a power cut, the client catches up again.
+        received = self.store.record(
             lambda: self.client.receive(data),
-            lambda news: bytes(data) if news else None,
+            lambda received: bytes(data) if received.is_new else None,
             sync=False,
         )
-        if news and self.store.wants_snapshot:
+        if received.is_new and self.store.wants_snapshot:
             self.store.checkpoint(self.client.snapshot())
-        return news
+        return received

@@ -73,12 +73,12 @@ def protocol_targets(name: str, method: Method) -> Iterator[tuple[str, Target]]:
     uploads, downs = [], []
     for t in range(6):
         for i in (0, t % 2 + 1):
-            clients[i].receive(server.catch_up(i, clients[i].round))
-            data = clients[i].send(trained(clients[i], t))
+            clients[i].receive(server.catch_up(i, clients[i].round).data)
+            data = clients[i].send(trained(clients[i], t)).data
             uploads.append(data)
             server.receive(i, data)
         downs += [server.finish_round(next_cohort=[0, 1, 2]).data]
-        downs += [server.catch_up(9, since) for since in range(-1, server.round)]
+        downs += [server.catch_up(9, since).data for since in range(-1, server.round)]
     fresh, (client, *_) = pair(method)
     begin = client.snapshot()
 

@@ -25,7 +25,7 @@ from checks import CODECS, METHODS, sample_update, trained
 from fedtern import Client, Layout, Method, Server, compress, decompress
 from fedtern.core.codecs import UpdateSequenceCodec
 from fedtern.core.compressors import SparseTernary, TopK
-from fedtern.core.envelope import ARRAY, CALL, UPLOAD, seal
+from fedtern.core.envelope import ARRAY, COHORT_NOTICE, UPLOAD, seal
 from fedtern.core.protocol import CohortNotice
 from fedtern.core.protocol.catchup import CatchUpBuilder
 from fedtern.core.protocol.terms import Terms, first_stamp
@@ -88,15 +88,15 @@ def federation(name: str, method: Method) -> dict[str, object]:
     for t, cohort in enumerate([[0, 1, AWAY], [0, FAR], [], [1, FAR], [0, 1]]):
         uploads = []
         for i in cohort:
-            clients[i].receive(server.catch_up(i, clients[i].round))
-            data = clients[i].send(trained(clients[i], t))
+            clients[i].receive(server.catch_up(i, clients[i].round).data)
+            data = clients[i].send(trained(clients[i], t)).data
             server.receive(i, data, num_examples=t + 1)
             uploads.append([i, t + 1, data.hex()])
         broadcasts.append(server.finish_round(next_cohort=[1, FAR] if t == 2 else None).data)
         weights = floats(server.weights)
         rounds.append({"uploads": uploads, "broadcast": broadcasts[-1].hex(), "weights": weights})
     way = CatchUpBuilder(0, server.round, False, server.terms)
-    away = [server.catch_up(AWAY, since).hex() for since in range(-1, server.round + 1)]
+    away = [server.catch_up(AWAY, since).data.hex() for since in range(-1, server.round + 1)]
     return {
         "method": name,
         "federation": "golden",
@@ -161,18 +161,18 @@ def calls(called: dict[str, Any]) -> list[dict[str, object]]:
 def refused_calls(called: dict[str, Any]) -> list[dict[str, str]]:
     terms = Terms(LAYOUT, METHODS[called["method"]])
     head = terms.head(first_stamp(called["federation"], np.float32(called["start"])), 0)
-    call = seal(CALL, head + b"\1\2\0\1")
+    call = seal(COHORT_NOTICE, head + b"\1\2\0\1")
     broken = {
         "wrong checksum": call[:-1] + bytes([call[-1] ^ 1]),
         "another kind": seal(UPLOAD, head + b"\1\2\0\1"),
-        "another layout": seal(CALL, bytes(3) + head[3:] + b"\0"),
-        "another method": seal(CALL, head[:3] + bytes(3) + head[6:] + b"\0"),
-        "another history": seal(CALL, head[:6] + bytes(3) + head[9:] + b"\0"),
-        "neither 0 nor 1": seal(CALL, head + b"\2"),
-        "nobody is named": seal(CALL, head + b"\1"),
-        "more ids than bytes": seal(CALL, head + b"\1\3\0\1"),
-        "a number not in its shortest form": seal(CALL, head + b"\1\1\x80\0"),
-        "bytes left over": seal(CALL, head + b"\0\0"),
+        "another layout": seal(COHORT_NOTICE, bytes(3) + head[3:] + b"\0"),
+        "another method": seal(COHORT_NOTICE, head[:3] + bytes(3) + head[6:] + b"\0"),
+        "another history": seal(COHORT_NOTICE, head[:6] + bytes(3) + head[9:] + b"\0"),
+        "neither 0 nor 1": seal(COHORT_NOTICE, head + b"\2"),
+        "nobody is named": seal(COHORT_NOTICE, head + b"\1"),
+        "more ids than bytes": seal(COHORT_NOTICE, head + b"\1\3\0\1"),
+        "a number not in its shortest form": seal(COHORT_NOTICE, head + b"\1\1\x80\0"),
+        "bytes left over": seal(COHORT_NOTICE, head + b"\0\0"),
     }
     return [{"reason": reason, "hex": data.hex()} for reason, data in broken.items()]
 

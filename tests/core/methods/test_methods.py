@@ -197,7 +197,7 @@ def real_update(method: Method, layout: Layout, seed: int = 0):
     state, generator = {}, rng(seed)
     for _ in range(3):
         delta = (0.1 * generator.standard_t(4, layout.size)).astype(np.float32)
-        update, state = method.up.memory.step(delta, state, layout, generator)
+        update, state = method.up.feedback.step(delta, state, layout, generator)
     return update
 
 
@@ -249,7 +249,7 @@ def test_atomo_sends_its_rank_on_average():
     method, generator, sizes = BY_NAME["atomo"](rank=4), rng(1), []
     x = generator.standard_normal(layout.size).astype(np.float32)
     for _ in range(5_000):
-        update = method.up.memory.compressor.compress(x, layout, generator)
+        update = method.up.feedback.compressor.compress(x, layout, generator)
         sizes.append(len(method.up.codec.encode(update, layout)))
     assert abs(8 * np.mean(sizes) / bits(method.up, layout) - 1) <= 0.02
 
@@ -342,7 +342,7 @@ def test_strom_sends_tau_and_keeps_the_rest():
     method, state = BY_NAME["strom"](tau=1.0), {}
     for expected in ([1, 0, -1], [1, 1, -1], [1, 0, -1]):
         delta = np.float32([2.5, 0.6, -1.1])
-        update, state = method.up.memory.step(delta, state, Layout.flat(3), rng())
+        update, state = method.up.feedback.step(delta, state, Layout.flat(3), rng())
         assert update.to_dense().tolist() == expected
 
 
@@ -381,7 +381,7 @@ def test_training_in_the_subspace_loses_nothing(name):
         gradient = rng(t).standard_normal(LAYOUT.size).astype(np.float32)
         restrict(gradient)
         delta += gradient
-    server.receive(0, client.send(client.weights + delta))
+    server.receive(0, client.send(client.weights + delta).data)
     before = server.weights.copy()
     server.finish_round()
     assert np.allclose(server.weights - before, delta, atol=1e-5)
@@ -396,7 +396,7 @@ def test_other_methods_do_not_restrict_training():
 
 def test_one_group_of_examples_is_never_unambiguous_by_rounding():
     layout = Layout.flat(5000)
-    memory, rng = BY_NAME["variance"]().up.memory, np.random.default_rng(0)
+    memory, rng = BY_NAME["variance"]().up.feedback, np.random.default_rng(0)
     update, _ = memory.step(rng.standard_normal(5000).astype(np.float32), EMPTY, layout, rng)
     assert is_empty(update)
 
@@ -404,7 +404,7 @@ def test_one_group_of_examples_is_never_unambiguous_by_rounding():
 def test_low_rank_comes_back_after_a_delta_of_zeros():
     """As where a layer is frozen at first, and rows that stay zero come first in it."""
     layout, rng = Layout(("kernel",), ((40, 10),)), np.random.default_rng(0)
-    memory, state = BY_NAME["powersgd"](rank=2).up.memory, EMPTY
+    memory, state = BY_NAME["powersgd"](rank=2).up.feedback, EMPTY
     norms = []
     for _ in range(3):
         delta = rng.standard_normal((40, 10)).astype(np.float32)
@@ -434,7 +434,7 @@ def test_moments_must_fit():
     ):
         with pytest.raises(ValueError, match="moments"):
             client.send(new, bad)
-    assert client.send(new, np.zeros(LAYOUT.size))
+    assert client.send(new, np.zeros(LAYOUT.size)).data
 
 
 @every_method
@@ -540,7 +540,7 @@ def test_factors_that_cancel_do_not_wipe_out_other_uploads():
 @every_method
 def test_models_of_next_to_nothing_work(method, layout):
     x = np.full(layout.size, 0.5, np.float32)
-    update, _ = method.up.memory.step(x, {}, layout, rng())
+    update, _ = method.up.feedback.step(x, {}, layout, rng())
     data = method.up.codec.encode(update, layout)
     assert method.up.codec.decode(data, layout).to_dense().shape == (layout.size,)
 

@@ -48,7 +48,7 @@ class LossyFederation(RuleBasedStateMachine):
             delta = self.rng.standard_normal(LAYOUT.size).astype(np.float32)
             new = client.weights + delta
             self.produced[i] += new.astype(np.float64) - client.weights
-            self.uploads.append((i, client.send(new)))
+            self.uploads.append((i, client.send(new).data))
 
     @rule(i=which)
     def send_again(self, i):
@@ -91,7 +91,7 @@ class LossyFederation(RuleBasedStateMachine):
             try:
                 self.clients[i].receive(inbox[at] if keep else inbox.pop(at))
             except MissedRounds:
-                self.inboxes[i].append(self.server.catch_up(i, self.clients[i].round))
+                self.inboxes[i].append(self.server.catch_up(i, self.clients[i].round).data)
 
     @rule(i=which, at=pick)
     def message_is_lost(self, i, at):
@@ -100,11 +100,11 @@ class LossyFederation(RuleBasedStateMachine):
 
     @rule(i=which)
     def ask_to_catch_up(self, i):
-        self.inboxes[i].append(self.server.catch_up(i, self.clients[i].round))
+        self.inboxes[i].append(self.server.catch_up(i, self.clients[i].round).data)
 
     @rule(i=which)
     def catch_up_now(self, i):
-        self.clients[i].receive(self.server.catch_up(i, self.clients[i].round))
+        self.clients[i].receive(self.server.catch_up(i, self.clients[i].round).data)
         assert self.clients[i].round == self.server.round
         assert self.clients[i].weights.tobytes() == self.server.weights.tobytes()
 
@@ -151,7 +151,7 @@ class LossyFederation(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost_nor_counted_twice(self):
-        if not isinstance(self.method.up.memory, ErrorFeedback | PowerIteration):
+        if not isinstance(self.method.up.feedback, ErrorFeedback | PowerIteration):
             return  # they forget by design, or remember more than a sum
         for i, client in enumerate(self.clients):
             in_flight = 0.0

@@ -368,7 +368,7 @@ def test_a_server_without_the_wrapper_is_told_what_it_lacks(tmp_path):
     grid = DirectGrid(tmp_path, [app(), app()])
     (message, *_) = FedAvg().configure_train(1, initial(), ConfigRecord(), grid)
     (reply,) = grid.send_and_receive([message])
-    assert "wrap the strategy in fedtern.transports.flower.Compressed" in reply.error.reason
+    assert "Wrap the strategy in fedtern.transports.flower.Compressed" in reply.error.reason
 
 
 def test_a_federation_of_another_method_or_model_is_refused_by_the_node_and_named(tmp_path, said):

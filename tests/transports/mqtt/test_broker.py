@@ -447,7 +447,7 @@ def test_uploads_of_another_model_are_refused_and_the_round_is_unharmed(mosquitt
         federation.join(0, patiently)
         for i in (1, 2):
             federation.join(i)
-        data = write_upload(1, other.send(np.ones(7850)))
+        data = write_upload(1, other.send(np.ones(7850)).data)
         async with aiomqtt.Client("127.0.0.1", mosquitto.port) as client:
             while not federation.stats.cohort:
                 await asyncio.sleep(0.01)

@@ -47,8 +47,9 @@ TOPICS = Topics(FEDERATION)
 
 
 def upload(client: Client, *, examples: int = 1) -> bytes:
-    data = client.pending or client.send(
-        trainer(client.client_id)(client.weights.copy(), client.round)
+    data = (
+        client.pending
+        or client.send(trainer(client.client_id)(client.weights.copy(), client.round)).data
     )
     return write_upload(examples, data)
 
@@ -405,7 +406,7 @@ def test_a_broadcast_too_long_for_the_broker_is_fetched_in_parcels():
     member = Member(Client(0, sgd(), weights=np.zeros(1000), federation="dense"))
     member.connected(0.0)
     member.heard(call.topic, call.payload, 1.0)
-    data = member.client.send(np.ones(1000))
+    data = member.client.send(np.ones(1000)).data
     (news,) = coordinator.heard("up", 0, write_upload(1, data), 2.0)
     assert len(news.payload) < 1500
     (ask,) = member.heard(news.topic, news.payload, 3.0)
@@ -475,7 +476,7 @@ def test_a_client_with_another_method_is_told_so_and_its_uploads_are_refused():
     member = Member(other)
     with pytest.raises(RemoteProtocolError, match="the peer's method is"):
         member.heard(call.topic, call.payload, 1.0)
-    coordinator.heard("up", 0, write_upload(1, other.send(START + 1)), 2.0)
+    coordinator.heard("up", 0, write_upload(1, other.send(START + 1).data), 2.0)
     assert coordinator.stats.refused["foreign"] == 1
 
 
@@ -593,7 +594,7 @@ class Network:
         self.up += member.tick(self.now)
         if member.wanted:
             new = trainer(i)(member.client.weights.copy(), member.client.round)
-            data = member.client.send(new)
+            data = member.client.send(new).data
             self.ledger.uploaded(i, data)
             self.up.append(member.upload(data))
 
@@ -613,7 +614,7 @@ def test_whatever_a_network_does_rounds_go_on_and_nothing_is_lost(seed):
     assert network.coordinator.server.round > before + 20
     server = network.coordinator.server
     for member in network.members:
-        data = server.catch_up(member.client.client_id, member.client.round)
+        data = server.catch_up(member.client.client_id, member.client.round).data
         member.client.receive(data)
     network.ledger.check(server, [member.client for member in network.members])
 

@@ -109,7 +109,7 @@ def test_a_participant_goes_on_where_it_was_wherever_it_was_killed(tmp_path):
             with Store(path) as store:
                 one = ExperimentClient(experiment, dataset, 1, "same", store=store)
                 delta = one.train(one.client.weights.copy(), round)
-                data = one.client.send_delta(delta.values)
+                data = one.client.send_delta(delta.values).data
                 if not forgetful:  # killed before it could write where it is in its data
                     one.uploaded(data)
             with Store(path) as store:

@@ -157,7 +157,7 @@ async def publish_as(broker: Broker, *messages: tuple[str, bytes]) -> None:
 def forged() -> bytes:
     """An upload to the first round that nothing but the topic's name tells from client 1's own."""
     client = new_client(1)
-    return write_upload(1, client.send(trainer(1)(client.weights.copy(), 0)))
+    return write_upload(1, client.send(trainer(1)(client.weights.copy(), 0)).data)
 
 
 FORGERIES = [

@@ -15,7 +15,7 @@ from fedtern.core.layout import Vector
 from fedtern.core.methods.aggregation import Aggregate
 from fedtern.core.updates import POSITIONAL, Update
 
-Momentum = Literal["keep", "mask", "memory"]
+Momentum = Literal["keep", "mask", "feedback"]
 Loss = Literal["none", "unbiased", "biased", "error feedback"]
 
 
@@ -23,17 +23,17 @@ Loss = Literal["none", "unbiased", "biased", "error feedback"]
 class Link:
     """One direction of traffic: what it remembers and how it is written."""
 
-    memory: Feedback
+    feedback: Feedback
     codec: Codec
 
     @property
     def loss(self) -> Loss:
         """What becomes of what is not sent."""
-        compressor = getattr(self.memory, "compressor", None)
+        compressor = getattr(self.feedback, "compressor", None)
         if compressor is not None and compressor.loss == "none":
             return "none"
-        if isinstance(self.memory, Memoryless):
-            loss: Loss = self.memory.compressor.loss
+        if isinstance(self.feedback, Memoryless):
+            loss: Loss = self.feedback.compressor.loss
             return loss
         return "error feedback"
 
@@ -44,7 +44,7 @@ class Method:
 
     ``momentum`` says what becomes of a client's momentum, where it trains with any: it is kept as
     it is; or forgotten for the weights that an upload told of ("mask"); or it is the method's own
-    memory that keeps one, and training has none ("memory").
+    feedback rule that keeps one, and training has none ("feedback").
     """
 
     name: str
@@ -60,8 +60,10 @@ class Method:
         object.__setattr__(self, "local_steps", operator.index(self.local_steps))
         if self.local_steps < 1:
             raise ValueError(f"local_steps must be at least 1, got {self.local_steps}")
-        if self.momentum not in ("keep", "mask", "memory"):
-            raise ValueError(f'momentum must be "keep", "mask" or "memory", got {self.momentum!r}')
+        if self.momentum not in ("keep", "mask", "feedback"):
+            raise ValueError(
+                f'momentum must be "keep", "mask" or "feedback", got {self.momentum!r}'
+            )
 
     def forget(self, velocity: Vector, update: Update) -> None:
         """Forget the momentum of what an upload told of, in place, if the method says so."""

@@ -60,7 +60,7 @@ def dgc(
     publication), with 1/4, 1/16, … of the values sent.
     """
     up = Link(MomentumCorrection(p, scope, momentum, clip, warmup), SparseCodec())
-    return Method("dgc", up, lossless_link(), 1, Mean(), momentum="memory")
+    return Method("dgc", up, lossless_link(), 1, Mean(), momentum="feedback")
 
 
 def strom(tau: float = 0.01) -> Method:

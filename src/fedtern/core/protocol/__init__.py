@@ -1,6 +1,7 @@
 """The two sides of a federation as objects that take and return bytes and never do I/O."""
 
 from fedtern.core.protocol.client import Client
+from fedtern.core.protocol.events import Accepted, CatchUp, How, Received, Sent
 from fedtern.core.protocol.messages import Broadcast, CohortNotice, Upload
 from fedtern.core.protocol.records import broadcast_record, discard_record, upload_record
 from fedtern.core.protocol.server import Server
@@ -8,9 +9,14 @@ from fedtern.core.protocol.terms import Terms
 from fedtern.core.protocol.uplink import Uplink
 
 __all__ = [
+    "Accepted",
     "Broadcast",
+    "CatchUp",
     "Client",
     "CohortNotice",
+    "How",
+    "Received",
+    "Sent",
     "Server",
     "Terms",
     "Uplink",

@@ -6,17 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fedtern.core.codecs import DenseCodec, SignCountsCodec, UpdateSequenceCodec
-from fedtern.core.envelope import BROADCAST, CATCH_UP, seal
+from fedtern.core.envelope import BROADCAST, CATCH_UP, COHORT_NOTICE, seal
 from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout, Vector
-from fedtern.core.protocol.messages import Broadcast
+from fedtern.core.protocol.events import How
+from fedtern.core.protocol.messages import Broadcast, CohortNotice
 from fedtern.core.protocol.terms import STAMP, Head, Terms
 from fedtern.core.updates import Dense
 from fedtern.core.updates.sums import SignCounts, UpdateSequence
 from fedtern.core.wire import Reader, varint
 
 REPLAY, SUM, MODEL = 0, 1, 2
-MODES = {REPLAY: "replayed broadcasts", SUM: "sum of broadcasts", MODEL: "whole model"}
+MODES = {REPLAY: How.REPLAY, SUM: How.SUM, MODEL: How.MODEL}
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Model:
     votes: SignCounts | None
 
 
-CatchUp = Replay | Sum | Model
+AnyCatchUp = Replay | Sum | Model
 
 
 @dataclass(frozen=True)
@@ -100,15 +101,19 @@ def encode_sum(update: UpdateSequence | SignCounts, layout: Layout) -> bytes:
     return codec.encode(update, layout)
 
 
-def open_for_client(data: bytes, terms: Terms) -> Broadcast | CatchUp:
-    """Whatever a server may have sent to a client."""
-    head, reader = terms.open(data, BROADCAST, CATCH_UP)
+def open_for_client(data: bytes, terms: Terms) -> Broadcast | CohortNotice | AnyCatchUp:
+    """Read any message that a server sends to a client."""
+    head, reader = terms.open(data, BROADCAST, CATCH_UP, COHORT_NOTICE)
+    if head.kind == COHORT_NOTICE:
+        return CohortNotice.read(head, reader)
     if head.kind == BROADCAST:
         return Broadcast.read(head, reader, data, terms)
     lag, counted, mode = read_lag(reader)
     since = head.round - lag
     if since < (-1 if mode == MODEL else 0) or (counted and (mode == REPLAY or since < 0)):
-        raise DecodeError(f"a {MODES[mode]} cannot lead from round {since} to {head.round}")
+        raise DecodeError(
+            f"a catch-up by {MODES[mode].value} cannot lead from round {since} to {head.round}"
+        )
     if mode == REPLAY:
         return Replay(head, since, _read_replay(reader, head, since, terms))
     if mode == MODEL:
@@ -122,12 +127,6 @@ def open_for_client(data: bytes, terms: Terms) -> Broadcast | CatchUp:
         else UpdateSequenceCodec().decode(payload, terms.layout)
     )
     return Sum(head, since, counted, stamp, update)
-
-
-def is_model(data: bytes, terms: Terms) -> bool:
-    """Whether what a server sends to a client is the whole model."""
-    head, reader = terms.open(data, BROADCAST, CATCH_UP)
-    return head.kind == CATCH_UP and read_lag(reader)[2] == MODEL
 
 
 def read_lag(reader: Reader) -> tuple[int, bool, int]:

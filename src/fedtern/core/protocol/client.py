@@ -1,4 +1,4 @@
-"""A client's half of the protocol: bytes in, bytes out, no I/O."""
+"""The client's half of the protocol: bytes in, events and bytes out, no I/O."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from fedtern.core.errors import LocalProtocolError, MissedRounds
 from fedtern.core.layout import Layout, Vector, own_vector, read_only
 from fedtern.core.methods import Method
 from fedtern.core.protocol.catchup import Model, Replay, Sum, open_for_client
-from fedtern.core.protocol.messages import Broadcast
+from fedtern.core.protocol.events import How, Received, Sent
+from fedtern.core.protocol.messages import Broadcast, CohortNotice
 from fedtern.core.protocol.replica import Replica
 from fedtern.core.protocol.terms import Terms, first_stamp
 from fedtern.core.protocol.uplink import Uplink
 from fedtern.core.snapshot import Snapshot, pack_blobs, unpack_blobs
+from fedtern.core.updates import Update
 from fedtern.core.wire import check_id
 
 
@@ -24,13 +26,13 @@ class Client:
     """Follows the server's weights bit for bit and uploads what it learns on top of them.
 
     Args:
-        client_id: what the server knows this client by.
-        method: the same as the server's.
-        layout: the model's tensors; may be left out where ``weights`` are given.
-        weights: the federation's initial model; without it the client starts at round -1 and
-            has to catch up before anything else.
-        federation: the same as the server's.
-        seed: of the random choices that some methods make.
+        client_id: the id by which the server knows this client.
+        method: the same method as the server's.
+        layout: the model's tensors; optional if ``weights`` are given.
+        weights: the federation's initial model. A client without it starts at round -1 and has to
+            catch up before anything else.
+        federation: the same name as the server's.
+        seed: random seed of the methods that use one.
 
     """
 
@@ -45,7 +47,7 @@ class Client:
         seed: int = 0,
     ) -> None:
         if layout is None and weights is None:
-            raise ValueError("give the layout or the initial weights: one of them tells the size")
+            raise ValueError("Give the layout or the initial weights: one of them tells the size.")
         vector = None if weights is None else own_vector(weights, layout)
         if layout is None and vector is not None:
             layout = Layout.flat(vector.size)
@@ -57,13 +59,13 @@ class Client:
         if vector is None:
             vector = np.zeros(layout.size, np.float32)
         self._replica = Replica(vector, first_stamp(federation, vector))
-        # A pending upload is always one to the weights of this round.
+        # A pending upload always belongs to the weights of this round.
         self._uplink = Uplink(self.client_id, self.terms, seed)
         check_finite(self._replica.weights, layout)
 
     @property
     def weights(self) -> Vector:
-        """The model at this client's round: a view that changes with it, and is read-only."""
+        """The model at this client's round: a read-only view that changes with the client."""
         if self.round < 0:
             raise LocalProtocolError("this client has no weights yet: catch up first")
         return read_only(self._replica.weights)
@@ -75,38 +77,52 @@ class Client:
 
     @property
     def residual(self) -> Vector:
-        """What the uploads so far have left out; read-only."""
-        return read_only(self._uplink.memory.get("residual", np.zeros_like(self._replica.weights)))
+        """The part of all deltas that no upload has sent yet; read-only."""
+        return read_only(self._uplink.state.get("residual", np.zeros_like(self._replica.weights)))
 
     @property
     def pending(self) -> bytes | None:
-        """The upload of this round, to be sent again where it may not have arrived."""
+        """The unacknowledged upload of this round, to be sent again if it may be lost."""
         return self._uplink.pending
 
-    def send(self, new_weights: ArrayLike, moments: ArrayLike | None = None) -> bytes:
-        """The upload that tells the server what training made of this round's weights.
+    def pending_update(self) -> Update | None:
+        """Decode the update in the unacknowledged upload; None if there is none."""
+        return self._uplink.pending_update()
 
-        ``moments`` are of use to ``variance`` only: for each weight, the sum over examples (or
-        groups of them) of the square of what each one contributed to its change.
+    def send(self, new_weights: ArrayLike, moments: ArrayLike | None = None) -> Sent:
+        """Make the upload for this round.
+
+        Args:
+            new_weights: the weights after training from this round's weights.
+            moments: for ``variance`` only: for each weight, the sum over examples (or groups of
+                them) of the square of each one's contribution to the change.
+
+        Returns:
+            The upload's bytes and the update in them.
+
+        Raises:
+            LocalProtocolError: this round's upload has already been made.
+            NonFiniteError: a value cannot be sent; the message names its tensor.
+
         """
-        self._refuse_another()
-        with np.errstate(over="ignore", invalid="ignore"):  # refused later, by name
+        self._refuse_second_upload()
+        with np.errstate(over="ignore", invalid="ignore"):  # refused later, with the tensor's name
             new = self._fitting(new_weights, "new_weights")
             return self.send_delta(new - self._replica.weights, moments)
 
-    def send_delta(self, delta: ArrayLike, moments: ArrayLike | None = None) -> bytes:
-        """The same for one who knows by how much training has changed this round's weights."""
-        self._refuse_another()
+    def send_delta(self, delta: ArrayLike, moments: ArrayLike | None = None) -> Sent:
+        """Like ``send``, given the change of the weights."""
+        self._refuse_second_upload()
         with np.errstate(over="ignore"):
-            own = np.array(self._fitting(delta, "delta"))  # a memory may write to it
-        update, memory = self._uplink.compress(own, self.round, self._checked(moments))
-        return self._uplink.seal(update, memory, self._replica.stamp, self.round)
+            own = np.array(self._fitting(delta, "delta"))  # the feedback rule may write to it
+        update, state = self._uplink.compress(own, self.round, self._checked(moments))
+        return self._uplink.seal(update, state, self._replica.stamp, self.round)
 
-    def _refuse_another(self) -> None:
+    def _refuse_second_upload(self) -> None:
         if self.pending is not None:
             raise LocalProtocolError(
                 f"client {self.client_id} has made its upload of round {self.round}: send"
-                " `pending` again, or receive what followed"
+                " `pending` again, or receive the next broadcast"
             )
 
     def _fitting(self, values: ArrayLike, name: str) -> Vector:
@@ -130,57 +146,102 @@ class Client:
         return vector
 
     def restriction(self) -> Callable[[Vector], None] | None:
-        """What makes a flat gradient, in place, one that this round's upload can tell of.
+        """Return a function that projects a gradient, in place, onto this round's subspace.
 
-        None for all methods but ``structured``, whose clients train in a random subspace.
+        None for every method but ``structured``, whose clients train in a random subspace.
         """
         return self._uplink.restriction(self.round)
 
-    def receive(self, data: bytes) -> bool:
-        """Take in a broadcast or a catch-up; False if it holds nothing new.
+    def receive(self, data: bytes) -> Received:
+        """Apply a message from the server: a broadcast, a catch-up or a cohort notice.
 
-        Raises ``MissedRounds`` for one that starts from a later round than this client is at, or
-        that cannot be applied from here: ask the server to ``catch_up(client_id, self.round)``.
+        Returns:
+            What happened. A message that is already known changes nothing.
+
+        Raises:
+            DecodeError: the bytes are not a message of this format.
+            MissedRounds: the message starts from a later round than the client's, or cannot be
+                applied from here. Ask the server for ``catch_up(client_id, client.round)``.
+            RemoteProtocolError: the message is from another federation or history.
+
         """
         message = open_for_client(bytes(data), self.terms)
+        if isinstance(message, CohortNotice):
+            return self._take_notice(message)
         if isinstance(message, Broadcast):
-            return self._follow([message], message)
-        if message.head.round <= self.round:
-            return False
+            return self._follow([message], message.round, message.round + 1, How.BROADCAST)
+        leads_to = message.head.round
+        if leads_to <= self.round:
+            return Received(self.round, self.round, leads_to, How.NOTHING)
         if isinstance(message, Replay):
-            # Everything has been read once, and refused if need be, before anything is applied.
-            return self._follow(message.opened(self.terms), message)
+            # Every broadcast has been read and checked before the first one is applied.
+            return self._follow(message.opened(self.terms), message.since, leads_to, How.REPLAY)
         if message.since != self.round:
             raise MissedRounds(
-                f"catch-up leads from round {message.since} to {message.head.round}, client"
-                f" {self.client_id} is at {self.round}: ask for another"
+                f"catch-up leads from round {message.since} to {leads_to}, client"
+                f" {self.client_id} is at {self.round}: ask for another",
+                leads_to,
             )
+        since = self.round
         if isinstance(message, Sum):
             message.head.check_history(self._replica.stamp, f"client {self.client_id}")
-            self._uplink.settle(message.counted)
+            counted = self._uplink.settle(message.counted)
             self._replica.advance(message.update, message.stamp)
+            how = How.SUM
         else:
-            self._uplink.settle(message.counted)
+            counted = self._uplink.settle(message.counted)
             self._become(message)
-        self.round = message.head.round
-        return True
+            how = How.MODEL
+        self.round = leads_to
+        return Received(since, leads_to, leads_to, how, counted)
 
-    def _follow(self, broadcasts: Iterable[Broadcast], message: Broadcast | Replay) -> bool:
-        first = message.round if isinstance(message, Broadcast) else message.since
+    def _take_notice(self, notice: CohortNotice) -> Received:
+        leads_to = notice.head.round
+        if leads_to > self.round:
+            raise MissedRounds(
+                f"notice is for round {leads_to}, client {self.client_id} is at {self.round}:"
+                " catch up first",
+                leads_to,
+            )
+        if leads_to < self.round:
+            return Received(self.round, self.round, leads_to, How.NOTHING)
+        notice.head.check_history(self._replica.stamp, f"client {self.client_id}")
+        invited = self._invited(notice.cohort)
+        return Received(
+            leads_to, leads_to, leads_to, How.NOTICE, invited=invited, cohort=notice.cohort
+        )
+
+    def _follow(
+        self, broadcasts: Iterable[Broadcast], first: int, leads_to: int, how: How
+    ) -> Received:
         if first > self.round or self.round < 0:
             raise MissedRounds(
                 f"message starts from round {first}, client {self.client_id} is at"
-                f" {self.round}: catch up first"
+                f" {self.round}: catch up first",
+                leads_to,
             )
-        news = False
+        since = self.round
+        counted: bool | None = None
+        newest: Broadcast | None = None
         for broadcast in broadcasts:
-            if broadcast.round == self.round:
-                broadcast.head.check_history(self._replica.stamp, f"client {self.client_id}")
-                self._uplink.settle(self.client_id in broadcast.counted)
-                self._replica.advance(broadcast.update, broadcast.next_stamp)
-                self.round += 1
-                news = True
-        return news
+            newest = broadcast
+            if broadcast.round != self.round:
+                continue
+            broadcast.head.check_history(self._replica.stamp, f"client {self.client_id}")
+            settled = self._uplink.settle(self.client_id in broadcast.counted)
+            if settled is not None:
+                counted = settled
+            self._replica.advance(broadcast.update, broadcast.next_stamp)
+            self.round += 1
+        if self.round == since:
+            how = How.NOTHING
+        if newest is None:  # an empty replay: the client had missed nothing
+            return Received(since, self.round, leads_to, how, counted)
+        invited = self._invited(newest.cohort)
+        return Received(since, self.round, leads_to, how, counted, invited, newest.cohort)
+
+    def _invited(self, cohort: frozenset[int] | None) -> bool:
+        return cohort is None or self.client_id in cohort
 
     def _become(self, model: Model) -> None:
         self._replica = Replica(model.weights, model.head.stamp)
@@ -188,28 +249,46 @@ class Client:
             self._replica.apply(model.votes)
 
     def snapshot(self) -> Snapshot:
-        """Everything, for ``restore``."""
+        """Return the whole state, for ``restore``."""
         arrays = {
             **self._replica.to_arrays(),
-            **{f"memory.{name}": vector for name, vector in self._uplink.memory.items()},
+            **{f"feedback.{name}": vector for name, vector in self._uplink.state.items()},
             **pack_blobs({"pending": [] if self.pending is None else [self.pending]}),
         }
         return Snapshot(arrays, {**self._identity, "round": self.round})
 
     @property
     def _identity(self) -> dict[str, object]:
-        names = {"kind": "client", "federation": self.federation, "client": self.client_id}
-        return {**names, "terms": self.terms.digest.hex(), "seed": self._uplink.seed}
+        return {
+            "kind": "client",
+            "federation": self.federation,
+            "client": self.client_id,
+            "terms": self.terms.digest.hex(),
+            "seed": self._uplink.seed,
+        }
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Become what ``snapshot`` was taken of."""
+        """Become the client that ``snapshot`` was taken of.
+
+        Raises:
+            ValueError: the snapshot is of another client, federation, model or method.
+
+        """
         snapshot.expect(self._identity)
         pending = unpack_blobs(snapshot.arrays, "pending")
-        round, replica = snapshot.meta["round"], Replica.from_arrays(snapshot.arrays)
-        self.round, self._replica = round, replica
-        self._uplink.memory = snapshot.copies("memory.")
-        self._uplink.pending = pending[0] if pending else None
+        round = snapshot.meta["round"]
+        replica = Replica.from_arrays(snapshot.arrays)
+        uplink = Uplink(
+            self.client_id,
+            self.terms,
+            self._uplink.seed,
+            snapshot.copies("feedback."),
+            pending[0] if pending else None,
+        )
+        self.round = round
+        self._replica = replica
+        self._uplink = uplink
 
     def replay(self, record: bytes) -> None:
-        """Receive once more what was received before."""
+        """Apply a message once more that was received before a restart."""
         self.receive(record)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from fedtern.core.protocol.catchup import MODEL, REPLAY, SUM, CatchUpBuilder, encode_sum
+from fedtern.core.protocol.catchup import CatchUpBuilder, encode_sum
+from fedtern.core.protocol.events import How
 from fedtern.core.protocol.messages import Broadcast
 from fedtern.core.protocol.replica import Replica
 from fedtern.core.protocol.terms import Terms
@@ -141,23 +142,23 @@ class History:
             return None
         return client_id in self._past[round - first].counted
 
-    def lead(self, way: CatchUpBuilder, replica: Replica) -> bytes:
-        """The shortest catch-up that leads to a replica: replay, sum or model."""
-        if way.since == way.round:
-            return way.replay([], replica.stamp)
-        sizes = {MODEL: 21 + 4 * way.terms.layout.size}
-        missed = (self.since(way.since) if way.since >= 0 else None) or []
+    def lead(self, builder: CatchUpBuilder, replica: Replica) -> tuple[bytes, How]:
+        """Build the shortest catch-up that leads to a replica: replay, sum or model."""
+        if builder.since == builder.round:
+            return builder.replay([], replica.stamp), How.REPLAY
+        sizes = {How.MODEL: 21 + 4 * builder.terms.layout.size}
+        missed = (self.since(builder.since) if builder.since >= 0 else None) or []
         payload = self.sum_of(missed, replica) if missed else None
         if missed:
-            sizes[REPLAY] = way.replay_size([past.data for past in missed])
+            sizes[How.REPLAY] = builder.replay_size([past.data for past in missed])
         if payload is not None:
-            sizes[SUM] = 24 + len(payload)
-        shortest = min(sizes, key=lambda mode: sizes[mode])
-        if shortest == SUM and payload is not None:
-            return way.sum(payload, missed[0].stamp, replica.stamp)
-        if shortest == REPLAY:
-            return way.replay([past.data for past in missed], missed[0].stamp)
-        return way.model(replica.parts(), replica.stamp)
+            sizes[How.SUM] = 24 + len(payload)
+        shortest = min(sizes, key=lambda how: sizes[how])
+        if shortest == How.SUM and payload is not None:
+            return builder.sum(payload, missed[0].stamp, replica.stamp), shortest
+        if shortest == How.REPLAY:
+            return builder.replay([past.data for past in missed], missed[0].stamp), shortest
+        return builder.model(replica.parts(), replica.stamp), How.MODEL
 
     def data(self) -> list[bytes]:
         """Everything there is, oldest first."""

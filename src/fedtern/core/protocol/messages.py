@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedtern.core.codecs import NothingCodec
-from fedtern.core.envelope import BROADCAST, CALL, UPLOAD, seal
+from fedtern.core.envelope import BROADCAST, COHORT_NOTICE, UPLOAD, seal
 from fedtern.core.errors import DecodeError
 from fedtern.core.protocol.terms import STAMP, Head, Terms
 from fedtern.core.updates import Update, largest
@@ -86,30 +86,35 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class CohortNotice:
-    """Who may upload to the round that a server is at, said by itself.
+    """Names the clients that may upload to the server's current round.
 
-    A broadcast says it, too; this is for the first round, which no broadcast precedes, and for
-    broadcasts that are longer than what a transport takes.
+    A broadcast names them, too. A notice is for the first round, which no broadcast precedes, and
+    for broadcasts that are longer than a transport can carry.
     """
 
     head: Head
-    cohort: frozenset[int] | None  # None for anybody
+    cohort: frozenset[int] | None  # None if every client may upload
 
     @staticmethod
     def seal(stamp: bytes, round: int, cohort: frozenset[int] | None, terms: Terms) -> bytes:
-        """The message."""
-        return seal(CALL, terms.head(stamp, round) + _write_cohort(cohort))
+        """Return the message as bytes."""
+        return seal(COHORT_NOTICE, terms.head(stamp, round) + _write_cohort(cohort))
 
     @classmethod
     def open(cls, data: bytes, terms: Terms) -> CohortNotice:
-        """Read a call, or as much of a broadcast as calls for the round after it."""
-        head, reader = terms.open(data, CALL, BROADCAST)
-        if head.kind == CALL:
-            call = cls(head, read_cohort(reader))
-            reader.end()
-            return call
+        """Read a notice, or the part of a broadcast that names the next round's cohort."""
+        head, reader = terms.open(data, COHORT_NOTICE, BROADCAST)
+        if head.kind == COHORT_NOTICE:
+            return cls.read(head, reader)
         reader.ids()
-        return cls(Head(CALL, data[-4:][:STAMP], head.round + 1), read_cohort(reader))
+        return cls(Head(COHORT_NOTICE, data[-4:][:STAMP], head.round + 1), read_cohort(reader))
+
+    @classmethod
+    def read(cls, head: Head, reader: Reader) -> CohortNotice:
+        """Read the body that follows the head of a notice."""
+        notice = cls(head, read_cohort(reader))
+        reader.end()
+        return notice
 
 
 def _write_cohort(cohort: frozenset[int] | None) -> bytes:

@@ -1,10 +1,9 @@
-"""The server's half of the protocol: bytes in, bytes out, no I/O."""
+"""The server's half of the protocol: bytes in, events and bytes out, no I/O."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,34 +22,29 @@ from fedtern.core.layout import Layout, Vector, own_vector, read_only
 from fedtern.core.methods import Method
 from fedtern.core.protocol import records
 from fedtern.core.protocol.catchup import CatchUpBuilder
+from fedtern.core.protocol.events import Accepted, CatchUp, How
 from fedtern.core.protocol.history import History
 from fedtern.core.protocol.messages import Broadcast, Upload
 from fedtern.core.protocol.replica import Replica
 from fedtern.core.protocol.seeded_rng import check_seed, seeded_rng
 from fedtern.core.protocol.terms import Head, Terms, first_stamp
 from fedtern.core.snapshot import Snapshot, pack_blobs, unpack_blobs
-from fedtern.core.updates import Sparse, Update
+from fedtern.core.updates import Sparse
 from fedtern.core.wire import Reader, check_id
 
 
-@dataclass(frozen=True)
-class _Accepted:
-    update: Update
-    num_examples: int
-    data: bytes
-
-
 class Server:
-    """Collects a cohort's uploads and answers each round with one broadcast for everybody.
+    """Collects a cohort's uploads and ends each round with one broadcast for all clients.
 
     Args:
         weights: the initial model, as one flat vector.
-        method: what is sent each way; see ``fedtern.core.methods``.
+        method: how updates are compressed and combined; see ``fedtern.core.methods``.
         layout: the model's tensors; by default a single one.
         federation: a name that keeps messages of different federations apart.
-        seed: of the random choices that some methods make.
-        cohort: who may upload in the first round; None for anybody.
-        cache_bytes: how much of past broadcasts to keep for clients that were away.
+        seed: random seed of the methods that use one.
+        cohort: the clients that may upload in the first round; None if all may.
+        cache_bytes: size limit of the cache of past broadcasts, from which returning clients
+            catch up.
 
     """
 
@@ -73,15 +67,15 @@ class Server:
         self.round = 0
         self.cohort = None if cohort is None else frozenset(map(check_id, cohort))
         self._replica = Replica(vector, first_stamp(federation, vector))
-        self._memory: State = EMPTY
-        self._uploads: dict[int, _Accepted] = {}
+        self._feedback: State = EMPTY
+        self._uploads: dict[int, Accepted] = {}
         self._last_counted: dict[int, int] = {}  # client -> round
         default = 16 * vector.size + (1 << 20)
         self._history = History(default if cache_bytes is None else cache_bytes, self.terms)
 
     @property
     def weights(self) -> Vector:
-        """The model: a view that changes with each round, and is read-only; copy it to keep it."""
+        """The model: a read-only view that changes with each round; copy it to keep it."""
         return read_only(self._replica.weights)
 
     @property
@@ -91,28 +85,47 @@ class Server:
 
     @property
     def residual(self) -> Vector:
-        """What the broadcasts so far have left out; read-only."""
-        return read_only(self._memory.get("residual", np.zeros_like(self._replica.weights)))
+        """The part of all aggregates that no broadcast has sent yet; read-only."""
+        return read_only(self._feedback.get("residual", np.zeros_like(self._replica.weights)))
 
     @property
     def uploaded(self) -> frozenset[int]:
         """The clients whose uploads of this round have been accepted."""
         return frozenset(self._uploads)
 
-    def receive(self, client_id: int, data: bytes, num_examples: int = 1) -> None:
-        """Accept an upload for this round, or refuse it and leave everything as it was."""
-        client_id, data = check_id(client_id), bytes(data)
+    def receive(self, client_id: int, data: bytes, num_examples: int = 1) -> Accepted:
+        """Accept an upload for this round, or refuse it and change nothing.
+
+        Args:
+            client_id: the client that sent it, as the transport has authenticated it.
+            data: the upload.
+            num_examples: the number of examples it was trained on, for weighted methods.
+
+        Returns:
+            The accepted upload and the update in it.
+
+        Raises:
+            DuplicateUpload: this very upload has already been accepted.
+            LateUpload: the upload's round is over.
+            RemoteProtocolError: any other reason not to accept it.
+
+        """
+        client_id = check_id(client_id)
+        data = bytes(data)
         try:
             upload = Upload.open(data, self.terms)
             self._admit(client_id, upload.head, data)
         except (DecodeError, RemoteProtocolError) as error:
             kind = type(error) if isinstance(error, RemoteProtocolError) else RemoteProtocolError
             raise kind(f"client {client_id}: {error}") from error
-        if not 0 < operator.index(num_examples) < 1 << 53:
+        examples = operator.index(num_examples)
+        if not 0 < examples < 1 << 53:
             raise RemoteProtocolError(
                 f"client {client_id}: claims {num_examples} examples, expected 1 to 2**53 - 1"
             )
-        self._uploads[client_id] = _Accepted(upload.update, operator.index(num_examples), data)
+        accepted = Accepted(client_id, self.round, examples, data, upload.update)
+        self._uploads[client_id] = accepted
+        return accepted
 
     def _admit(self, client_id: int, head: Head, data: bytes) -> None:
         if head.round != self.round:
@@ -127,35 +140,46 @@ class Server:
             raise RemoteProtocolError(f"not in the cohort of round {self.round}")
 
     def discard(self, client_id: int) -> None:
-        """Drop an accepted upload of this round; its client learns that it did not count."""
+        """Drop an accepted upload of this round; the broadcast tells its client."""
         if self._uploads.pop(client_id, None) is None:
             raise LocalProtocolError(f"client {client_id} has no upload in round {self.round}")
 
     def finish_round(self, next_cohort: Iterable[int] | None = None) -> Broadcast:
-        """Aggregate what has arrived, if anything, advance the model and return the broadcast."""
+        """Aggregate the accepted uploads, advance the model and return the broadcast.
+
+        Args:
+            next_cohort: the clients that may upload in the next round; None if all may.
+
+        Returns:
+            The round's broadcast. It is empty, but valid, if no upload was accepted.
+
+        """
         cohort = None if next_cohort is None else frozenset(map(check_id, next_cohort))
-        down, layout = self.terms.method.down, self.terms.layout
-        memory, payload = self._memory, NothingCodec().encode(Sparse.empty(layout.size), layout)
+        down = self.terms.method.down
+        layout = self.terms.layout
+        state = self._feedback
+        payload = NothingCodec().encode(Sparse.empty(layout.size), layout)
         if self._uploads:
-            delta, rng = self._combine(self.uploaded), seeded_rng(self.seed, 0, self.round)
-            update, memory = down.memory.step(delta, memory, layout, rng)
+            delta = self._combine(self.uploaded)
+            rng = seeded_rng(self.seed, 0, self.round)
+            update, state = down.feedback.step(delta, state, layout, rng)
             payload = down.codec.encode(update, layout)
         stamp = self._replica.stamp
         data = Broadcast.seal(stamp, self.round, payload, self.uploaded, cohort, self.terms)
-        # The server, too, applies what it reads from the bytes.
+        # The server, too, applies the update that it decodes from the bytes.
         broadcast = Broadcast.open(data, self.terms)
-        self._commit(broadcast, memory)
+        self._commit(broadcast, state)
         return broadcast
 
     def _combine(self, counted: frozenset[int]) -> Vector:
-        # By client, not by arrival: the sum's bits must not depend on the network.
+        # In the order of client ids: the sum's bits must not depend on the order of arrival.
         accepted = [self._uploads[client_id] for client_id in sorted(counted)]
         return self.terms.method.aggregate.combine(
             [a.update for a in accepted], [a.num_examples for a in accepted]
         )
 
-    def _commit(self, broadcast: Broadcast, memory: State) -> None:
-        self._memory = memory
+    def _commit(self, broadcast: Broadcast, state: State) -> None:
+        self._feedback = state
         self._replica.advance(broadcast.update, broadcast.next_stamp)
         self._last_counted.update(dict.fromkeys(broadcast.counted, self.round))
         self._history.append(broadcast)
@@ -164,14 +188,26 @@ class Server:
         self.round += 1
 
     def newest_broadcast(self, since: int) -> bytes | None:
-        """The last round's broadcast, for a client that missed no other; None for any other."""
+        """Return the last broadcast if it is all that a client at ``since`` has missed."""
         newest = self._history.newest
         return newest.data if newest is not None and since == newest.round else None
 
-    def catch_up(self, client_id: int, since: int) -> bytes:
-        """What takes a client from round ``since`` to this one, in the fewest bytes.
+    def download(self, client_id: int, since: int) -> CatchUp:
+        """Like ``catch_up``, but the bare broadcast where a client has missed only that."""
+        if (data := self.newest_broadcast(since)) is not None:
+            return CatchUp(since, self.round, How.BROADCAST, data)
+        return self.catch_up(client_id, since)
 
-        ``since`` is -1 for a client that has no weights at all.
+    def catch_up(self, client_id: int, since: int) -> CatchUp:
+        """Make the shortest message that takes a client from round ``since`` to this one.
+
+        Args:
+            client_id: the client that asks.
+            since: the client's round; -1 for a client without weights.
+
+        Raises:
+            RemoteProtocolError: ``since`` is later than this server's round.
+
         """
         client_id = check_id(client_id)
         if not -1 <= since <= self.round:
@@ -180,20 +216,19 @@ class Server:
                 f" the server is at {self.round}"
             )
         known = self._history.counted(client_id, since)
-        # Of a round that is no longer known: if a later upload counted, this one was settled.
+        # A round that is no longer cached: if a later upload counted, this one has been settled.
         later = since >= 0 and self._last_counted.get(client_id, -1) >= since
-        way = CatchUpBuilder(since, self.round, later if known is None else known, self.terms)
-        return self._history.lead(way, self._replica)
+        builder = CatchUpBuilder(since, self.round, later if known is None else known, self.terms)
+        data, how = self._history.lead(builder, self._replica)
+        return CatchUp(since, self.round, how, data)
 
     def snapshot(self) -> Snapshot:
-        """Everything, for ``restore``."""
-        uploads = [
-            records.upload_record(i, a.data, a.num_examples) for i, a in self._uploads.items()
-        ]
+        """Return the whole state, for ``restore``."""
+        uploads = [records.upload_record(upload) for upload in self._uploads.values()]
         blobs = {"history": self._history.data(), "uploads": uploads}
         arrays = {
             **self._replica.to_arrays(),
-            **{f"memory.{name}": vector for name, vector in self._memory.items()},
+            **{f"feedback.{name}": vector for name, vector in self._feedback.items()},
             "counted.clients": np.array(list(self._last_counted), np.uint64),
             "counted.rounds": np.array(list(self._last_counted.values()), np.int64),
             **pack_blobs(blobs),
@@ -203,30 +238,47 @@ class Server:
 
     @property
     def _identity(self) -> dict[str, object]:
-        names = {"kind": "server", "federation": self.federation}
-        return {**names, "terms": self.terms.digest.hex(), "seed": self.seed}
+        return {
+            "kind": "server",
+            "federation": self.federation,
+            "terms": self.terms.digest.hex(),
+            "seed": self.seed,
+        }
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Become what ``snapshot`` was taken of."""
+        """Become the server that ``snapshot`` was taken of.
+
+        Raises:
+            ValueError: the snapshot is of another federation, model or method.
+
+        """
         snapshot.expect(self._identity)
-        arrays, cohort, round = snapshot.arrays, snapshot.meta["cohort"], snapshot.meta["round"]
-        replica, history = Replica.from_arrays(arrays), History(self._history.limit, self.terms)
-        clients, rounds = arrays["counted.clients"].tolist(), arrays["counted.rounds"].tolist()
+        arrays = snapshot.arrays
+        cohort = snapshot.meta["cohort"]
+        round = snapshot.meta["round"]
+        replica = Replica.from_arrays(arrays)
+        history = History(self._history.limit, self.terms)
+        clients = arrays["counted.clients"].tolist()
+        rounds = arrays["counted.rounds"].tolist()
         for data in unpack_blobs(arrays, "history"):
             history.append(Broadcast.open(data, self.terms))
-        self.round, self._replica, self._history = round, replica, history
+        self.round = round
+        self._replica = replica
+        self._history = history
         self.cohort = None if cohort is None else frozenset(cohort)
-        self._memory = snapshot.copies("memory.")
+        self._feedback = snapshot.copies("feedback.")
         self._last_counted = dict(zip(clients, rounds, strict=True))
         self._uploads = {}
         for record in unpack_blobs(arrays, "uploads"):
             self.replay(record)
 
     def replay(self, record: bytes) -> None:
-        """Do again what a record says was done."""
-        tag, reader = record[:1], Reader(record[1:])
+        """Repeat a change that a store has recorded."""
+        tag = record[:1]
+        reader = Reader(record[1:])
         if tag == records.UPLOAD:
-            client_id, num_examples = reader.varint(), reader.varint()
+            client_id = reader.varint()
+            num_examples = reader.varint()
             self.receive(client_id, reader.rest(), num_examples)
         elif tag == records.DISCARD:
             self.discard(reader.varint())
@@ -242,8 +294,8 @@ class Server:
                 f" at {self.round} with {sorted(self.uploaded)}"
             )
         broadcast.head.check_history(self._replica.stamp, "the server")
-        memory = self._memory
+        state = self._feedback
         if broadcast.counted:
             delta = self._combine(broadcast.counted)
-            memory = self.terms.method.down.memory.follow(delta, memory, broadcast.update)
-        self._commit(broadcast, memory)
+            state = self.terms.method.down.feedback.follow(delta, state, broadcast.update)
+        self._commit(broadcast, state)

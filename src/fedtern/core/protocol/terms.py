@@ -55,7 +55,7 @@ class Terms:
     def restricting(self) -> Restricting | None:
         """The upward compressor, if clients can train in what it sends; few can."""
         # Kept, because asking a protocol takes longer than many a step.
-        compressor = getattr(self.method.up.memory, "compressor", None)
+        compressor = getattr(self.method.up.feedback, "compressor", None)
         return compressor if isinstance(compressor, Restricting) else None
 
     def head(self, stamp: bytes, round: int) -> bytes:

@@ -1,4 +1,4 @@
-"""A client's upward traffic: what it remembers, and the upload it has not heard of yet."""
+"""A client's upward link: its feedback state and its unacknowledged upload."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from fedtern.core.errors import NonFiniteError
 from fedtern.core.feedback import EMPTY, OBSERVED, State
 from fedtern.core.layout import Vector
+from fedtern.core.protocol.events import Sent
 from fedtern.core.protocol.messages import LARGEST_UPLOAD, Upload
 from fedtern.core.protocol.seeded_rng import check_seed, seeded_rng
 from fedtern.core.protocol.terms import Terms
@@ -16,33 +17,62 @@ from fedtern.core.updates import Update, largest
 
 
 class Uplink:
-    """Turns deltas into uploads; one that did not count is taken back."""
+    """Turns deltas into uploads, and takes an upload back that did not count.
 
-    def __init__(self, client_id: int, terms: Terms, seed: int = 0) -> None:
+    Args:
+        client_id: the client's id.
+        terms: model and method, the same as the server's.
+        seed: random seed of the methods that use one.
+        state: the feedback state to start from.
+        pending: the unacknowledged upload, if there is one.
+
+    """
+
+    def __init__(
+        self,
+        client_id: int,
+        terms: Terms,
+        seed: int = 0,
+        state: State = EMPTY,
+        pending: bytes | None = None,
+    ) -> None:
         self.client_id = client_id
         self.terms = terms
         self.seed = check_seed(seed)
-        self.memory: State = EMPTY
-        self.pending: bytes | None = None
+        self.state = state
+        self.pending = pending
 
     def compress(
         self, delta: Vector, round: int, moments: Vector | None = None
     ) -> tuple[Update, State]:
-        """What would be sent and remembered; takes ``delta`` over, changes nothing else."""
-        up, layout = self.terms.method.up, self.terms.layout
-        known = self.memory if moments is None else {**self.memory, OBSERVED: moments}
-        update, memory = up.memory.step(delta, known, layout, self._rng(round))
+        """Compress a delta without committing to the result.
+
+        Args:
+            delta: the change of the weights; this function takes it over and may write to it.
+            round: the client's round.
+            moments: second moments of the delta, for ``variance`` only.
+
+        Returns:
+            The update to send and the feedback state after it.
+
+        Raises:
+            NonFiniteError: the update is not finite, or larger than an upload may be.
+
+        """
+        up = self.terms.method.up
+        known = self.state if moments is None else {**self.state, OBSERVED: moments}
+        update, state = up.feedback.step(delta, known, self.terms.layout, self._rng(round))
         if not largest(update) <= LARGEST_UPLOAD:
             raise NonFiniteError(
                 f"an update of magnitude {largest(update)} cannot be sent: uploads end at 2**64;"
                 " lower the learning rate or clip the update"
             )
-        return update, memory
+        return update, state
 
     def restriction(self, round: int) -> Callable[[Vector], None] | None:
-        """What makes a gradient one within the subspace that this round's upload can tell of.
+        """Return a function that projects a gradient, in place, onto this round's subspace.
 
-        None where it can tell of everything, which is what most methods do.
+        None for the methods whose uploads can hold any change, which are most of them.
         """
         if (compressor := self.terms.restricting) is None:
             return None
@@ -52,16 +82,27 @@ class Uplink:
     def _rng(self, round: int) -> np.random.Generator:
         return seeded_rng(self.seed, 1, self.client_id, round)
 
-    def seal(self, update: Update, memory: State, stamp: bytes, round: int) -> bytes:
-        """Write an update as an upload and remember both."""
+    def seal(self, update: Update, state: State, stamp: bytes, round: int) -> Sent:
+        """Encode an update as the pending upload and commit to the feedback state after it."""
         payload = self.terms.method.up.codec.encode(update, self.terms.layout)
         data = Upload.seal(stamp, round, payload, self.terms)
-        self.memory, self.pending = memory, data
-        return data
+        self.state = state
+        self.pending = data
+        return Sent(round, data, update)
 
-    def settle(self, counted: bool) -> None:
-        """Forget the pending upload if it counted, else take it back."""
-        if self.pending is not None and not counted:
-            update = Upload.open(self.pending, self.terms).update
-            self.memory = self.terms.method.up.memory.give_back(self.memory, update)
+    def pending_update(self) -> Update | None:
+        """Decode the update in the pending upload; None if no upload is pending."""
+        return None if self.pending is None else Upload.open(self.pending, self.terms).update
+
+    def settle(self, counted: bool) -> bool | None:
+        """Drop the pending upload if it counted, else put its update back into the residual.
+
+        Returns:
+            ``counted``, or None if no upload was pending.
+
+        """
+        if (update := None if counted else self.pending_update()) is not None:
+            self.state = self.terms.method.up.feedback.give_back(self.state, update)
+        had_upload = self.pending is not None
         self.pending = None
+        return counted if had_upload else None

@@ -17,7 +17,7 @@ from flwr.simulation import run_simulation
 
 from fedtern.core.analytic import bits
 from fedtern.core.errors import FedternError
-from fedtern.core.protocol import Upload
+from fedtern.core.protocol import Accepted
 from fedtern.core.updates import named
 from fedtern.runs import Experiment
 from fedtern.transports.flower.engine_node import client_app
@@ -129,8 +129,9 @@ class FlowerFederation(Federation):
         sizes = dict(zip(nodes, session.sizes, strict=True))
         found: dict[int, tuple[int, float]] = {}
         for reply in session.replies(grid.send_and_receive(turns, timeout=_TIMEOUT)):
-            if session.take(reply, weight_of(reply, "num-examples")) and reply.answer:
-                found[reply.node] = self._counted(reply.answer.data)
+            upload = session.take(reply, weight_of(reply, "num-examples"))
+            if upload is not None and upload.accepted is not None:
+                found[reply.node] = self._counted(upload.accepted)
         _insist_on_everybody(session)
         return [sizes[node] for node in nodes], [found[node] for node in nodes]
 
@@ -142,10 +143,9 @@ class FlowerFederation(Federation):
         _insist_on_everybody(self._session)
         return self._session
 
-    def _counted(self, data: bytes) -> tuple[int, float]:
+    def _counted(self, upload: Accepted) -> tuple[int, float]:
         terms = self.server.terms
-        update = Upload.open(data, terms).update
-        return len(data), bits(terms.method.up, terms.layout, sent=named(update))
+        return len(upload.data), bits(terms.method.up, terms.layout, sent=named(upload.update))
 
     def close(self) -> None:
         """End the simulation."""

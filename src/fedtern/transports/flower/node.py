@@ -142,7 +142,7 @@ class Node:
                 if turn.data:
                     client.receive(turn.data)
                 elif client.round < 0:
-                    raise MissedRounds("this client has no weights yet")
+                    raise MissedRounds("this client has no weights yet", client.round)
             except (DecodeError, MissedRounds) as error:
                 return self._lost(client, client.round, error)
             except RemoteProtocolError as error:
@@ -166,11 +166,11 @@ class Node:
             kept = {"round": client.round, "stamp": client.stamp.hex(), "metrics": metrics}
             # Before the upload, which may have to be sent again, with them, by another process.
             home.take_note(_REPLY, json.dumps(kept))
-            data = client.send_delta(worked.delta, worked.moments)
+            sent = client.send_delta(worked.delta, worked.moments)
         except (Unusable, NonFiniteError) as error:
             log(ERROR, "fedtern: nothing is sent in round %s: %s", client.round, error)
             return self._answer(Answer(messages.FAILED, *where, reason=str(error)))
-        return self._answer(Answer(messages.UPLOAD, *where, data=data), metrics)
+        return self._answer(Answer(messages.UPLOAD, *where, data=sent.data), metrics)
 
     def _send_again(self, home: ClientState, client: ClientLike, data: bytes) -> Message:
         """The upload of a round that the server asks for twice; it has been trained for once."""

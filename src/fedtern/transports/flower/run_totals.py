@@ -168,7 +168,7 @@ def describe(method: Method) -> dict[str, Any]:
         return {"name": method.name}
     recipe = METHODS[method.name]
     up, down = (
-        getattr(link.memory, "compressor", link.memory) for link in (method.up, method.down)
+        getattr(link.feedback, "compressor", link.feedback) for link in (method.up, method.down)
     )
     found: dict[str, Any] = {}
     for name, default in recipe.parameters.items():

@@ -13,8 +13,7 @@ from flwr.serverapp import Grid
 
 from fedtern import __version__
 from fedtern.core.errors import DuplicateUpload, FedternError, RemoteProtocolError, format_error
-from fedtern.core.protocol import Terms
-from fedtern.core.protocol.catchup import is_model
+from fedtern.core.protocol import Accepted, CatchUp, How
 from fedtern.federation.interfaces import ServerLike
 from fedtern.transports.flower import messages
 from fedtern.transports.flower.client_state import SHARED
@@ -42,6 +41,14 @@ class Reply(NamedTuple):
         return self.message.content
 
 
+class Taken(NamedTuple):
+    """A reply whose upload counts in this round."""
+
+    reply: Reply
+    upload_bytes: int
+    accepted: Accepted | None  # None if the server accepted this upload before a restart
+
+
 class Session:
     """Knows where each client is, tells it what it missed, and hears what it has to say.
 
@@ -63,7 +70,6 @@ class Session:
         self.dropped: list[str] = []  # why turns of this round came to nothing
         self.sizes: list[int] = []  # of what was sent last, in the order of nodes
         self._sent: dict[int, Message] = {}
-        self._terms = Terms(charter.layout, charter.method)
 
     def turns(self, messages: Iterable[Message], config_key: str) -> list[Message]:
         """The messages of a strategy, with what each node missed in the place of the model."""
@@ -89,16 +95,15 @@ class Session:
         return list(self._sent.values())
 
     def _turn(self, member: Member) -> Turn:
-        server, fresh = self.server, False
-        if (member.round, member.stamp) == (server.round, server.stamp):
-            data = b""
-        elif 0 <= member.round < server.round:
-            data = server.newest_broadcast(member.round) or server.catch_up(
-                member.client, member.round
-            )
-        else:  # it has nothing yet, or something that is not of this history
-            data, fresh = server.catch_up(member.client, -1), True
-        self.ledger.counts.models += bool(data) and is_model(data, self._terms)
+        server = self.server
+        missed: CatchUp | None = None
+        fresh = False
+        if (member.round, member.stamp) != (server.round, server.stamp):
+            # A client without weights, or with weights of another history, gets the model.
+            fresh = not 0 <= member.round < server.round
+            missed = server.download(member.client, -1 if fresh else member.round)
+        data = b"" if missed is None else missed.data
+        self.ledger.counts.models += missed is not None and missed.how is How.MODEL
         charter = self.charter
         name, here = charter.federation, charter.in_context
         return Turn(name, here, fresh, member.client, data, member.renamed)
@@ -158,24 +163,25 @@ class Session:
         log(WARNING, "fedtern: going on without %s", self.dropped[-1])
         self.roster.lose(node)
 
-    def take(self, reply: Reply, num_examples: int) -> bool:
-        """Take an upload in; False, and a report, for anything else."""
+    def take(self, reply: Reply, num_examples: int) -> Taken | None:
+        """Take the upload in a reply; None, and a report, if the reply brings none."""
         node, answer, member = reply.node, reply.answer, self.roster.get(reply.node)
         if answer is None or member is None:
             self.drop(node, "it answers without an upload")
-            return False
+            return None
         if answer.kind != messages.UPLOAD or answer.client != member.client:
             self._send_away(node, answer)
-            return False
+            return None
+        accepted: Accepted | None = None
         try:
-            self.server.receive(member.client, answer.data, num_examples)
+            accepted = self.server.receive(member.client, answer.data, num_examples)
         except DuplicateUpload:
-            pass  # of before a restart: it counts once
+            pass  # accepted before a restart: it counts once
         except RemoteProtocolError as error:  # any other error is ours
             self.drop(node, format_error(error))
-            return False
+            return None
         member.is_at(answer.round, answer.stamp)
-        return True
+        return Taken(reply, len(answer.data), accepted)
 
     def evaluated(self, reply: Reply) -> bool:
         """Whether a node could evaluate the model, which it then has."""

@@ -152,16 +152,18 @@ class Compressed(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Finish the round with whatever can be used of the replies."""
-        session, counted = self._current(), list[Reply]()
+        session = self._current()
+        counted: list[Reply] = []
+        sizes: list[int] = []
         for reply in session.replies(replies):
             try:
                 weight = weight_of(reply, self.strategy.weighted_by_key)
             except ValueError as error:
                 session.drop(reply.node, str(error))
                 continue
-            if session.take(reply, weight):
+            if (upload := session.take(reply, weight)) is not None:
                 counted.append(reply)
-        sizes = [len(reply.answer.data) for reply in counted if reply.answer is not None]
+                sizes.append(upload.upload_bytes)
         if sizes:
             session.ledger.counts.up.add(sizes, 0.0)
         taken = len(session.server.uploaded)  # those of before a restart among them

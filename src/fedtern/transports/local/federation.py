@@ -123,10 +123,10 @@ class Federation:
         if since == self.server.round:
             return 0
         with self.meter.phase("encode"):
-            data = self.server.newest_broadcast(since) or self.server.catch_up(i, since)
+            missed = self.server.download(i, since)
         with self.meter.phase("decode"):
-            open_for_client(data, self.server.terms)
-        return len(data)
+            open_for_client(missed.data, self.server.terms)
+        return len(missed.data)
 
     def _job(self, i: int) -> Job:
         """A client's turn to train, which it has had once this is called."""
@@ -138,23 +138,23 @@ class Federation:
 
     def _upload(self, i: int, trained: Outcome) -> tuple[int, float]:
         """Send what training came to; the bytes that took, and the paper's bits."""
-        method, uplink = self.server.terms.method, Uplink(i, self.server.terms, self.seed)
+        method = self.server.terms.method
         with self.meter.phase("states"):
-            state = self._states.get(i)
-        uplink.memory = {n: v for n, v in state.items() if n != _VELOCITY}
+            state = {n: v for n, v in self._states.get(i).items() if n != _VELOCITY}
+        uplink = Uplink(i, self.server.terms, self.seed, state)
         with self.meter.phase("compress"):
-            update, memory = uplink.compress(trained.delta, self.server.round, trained.moments)
+            update, after = uplink.compress(trained.delta, self.server.round, trained.moments)
         with self.meter.phase("encode"):
-            data = uplink.seal(update, memory, self.witness.stamp, self.server.round)
+            sent = uplink.seal(update, after, self.witness.stamp, self.server.round)
         with self.meter.phase("decode"):
-            self.server.receive(i, data, num_examples=self._sizes[i])
-        kept: Vectors = dict(memory)
+            self.server.receive(i, sent.data, num_examples=self._sizes[i])
+        kept: Vectors = dict(after)
         if trained.velocity is not None:
             kept[_VELOCITY] = trained.velocity
             method.forget(trained.velocity, update)
         with self.meter.phase("states"):
             self._states.put(i, kept)
-        return len(data), bits(method.up, self.server.terms.layout, sent=named(update))
+        return len(sent.data), bits(method.up, self.server.terms.layout, sent=named(update))
 
     def close(self) -> None:
         """End the processes that train, if there are any."""

@@ -32,7 +32,7 @@ def prepare(
 ) -> LocalTraining:
     """How clients train under a federation's terms, on whichever engine."""
     method = terms.method
-    own = method.momentum == "memory"  # which then is the only one
+    own = method.momentum == "feedback"  # training then has none of its own
     return LocalTraining(
         model,
         examples,
@@ -40,7 +40,7 @@ def prepare(
         replace(sgd, momentum=0.0) if own else sgd,
         batch_size=environment.batch_size,
         local_steps=method.local_steps,
-        observe=method.up.memory.observes,
+        observe=method.up.feedback.observes,
         restriction=lambda i, t: Uplink(i, terms, seed).restriction(t),
         seed=seed,
     )

@@ -119,8 +119,8 @@ async def _trained(member: Member, train: Train) -> bytes | None:
         result = await asyncio.to_thread(train, weights, round)
     try:
         if isinstance(result, Delta):
-            return client.send_delta(result.values, result.moments)
-        return client.send(result)
+            return client.send_delta(result.values, result.moments).data
+        return client.send(result).data
     except NonFiniteError as error:
         log.error("round %s: not sent: %s", round, error)
         return None

@@ -143,7 +143,7 @@ class Coordinator:
     def _catch_up(self, client: int, payload: bytes) -> list[Publish]:
         try:
             with self.stats.phase("catch-up"):
-                data = self.server.catch_up(client, read_ask(payload))
+                data = self.server.catch_up(client, read_ask(payload)).data
         except (DecodeError, RemoteProtocolError) as error:
             garbage = isinstance(error, DecodeError)
             self.stats.refuse("garbage" if garbage else "foreign", client, error)
