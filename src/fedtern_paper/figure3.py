@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedtern.data import Dataset
 from fedtern.runs import Experiment
-from fedtern.store.files import write_whole
+from fedtern.store.files import write_atomic
 from fedtern.training.examples import Examples
 from fedtern.training.flat import FlatModel
 from fedtern.training.tasks import get_task
@@ -76,7 +76,7 @@ def _measured(settings: Settings, results: Results, seed: int, moved: Moved) -> 
     dataset = get_task(settings.task).load(results.data_dir)
     found = _measure(settings, dataset, 10 if settings.quick else 1, seed, moved)
     results.out.mkdir(parents=True, exist_ok=True)
-    write_whole(kept, [json.dumps(vars(found)).encode()])
+    write_atomic(kept, [json.dumps(vars(found)).encode()])
     return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtern.core.extras import require
-from fedtern.store.files import write_whole
+from fedtern.store.files import write_atomic
 from fedtern_paper.artefact import Artefact, Table
 from fedtern_paper.results import Results
 from fedtern_paper.settings import Settings
@@ -77,7 +77,7 @@ def write_table(
     written = []
     for suffix, text in texts.items():
         written.append(stem.with_name(stem.name + suffix))
-        write_whole(written[-1], [text.encode()])
+        write_atomic(written[-1], [text.encode()])
     return written
 
 
@@ -87,7 +87,7 @@ def write_claims(summary: Table, details: Table, directory: Path, *, lead: str) 
     page = to_markdown(summary, lead=lead) + "\n" + to_markdown(details, level=2)
     texts = {directory / "claims.md": page, directory / CLAIMS_CSV: to_csv(details)}
     for path, text in texts.items():
-        write_whole(path, [text.encode()])
+        write_atomic(path, [text.encode()])
     return list(texts)
 
 
@@ -106,5 +106,5 @@ def write_pictures(
             picture = io.BytesIO()
             figure.savefig(picture, format=suffix[1:], **extra)
             written.append(stem.with_name(stem.name + suffix))
-            write_whole(written[-1], [picture.getvalue()])
+            write_atomic(written[-1], [picture.getvalue()])
     return written

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from fedtern.core.errors import HeldError, format_error
+from fedtern.core.errors import LockedError, format_error
 from fedtern.runs import Experiment, open_run
 from fedtern.transports.local.federation import Federation
 
@@ -120,7 +120,7 @@ def work(pipe: Connection, settings: WorkerSettings) -> None:
     while (cell := pipe.recv()) is not None:
         try:
             result = CellResult(_run(cell, pipe, settings))
-        except HeldError as error:
+        except LockedError as error:
             pipe.poll(_RETRY_SECONDS)  # returns early if a stop is requested
             result = CellResult(Outcome.LOCKED, format_error(error))
         except Exception as error:

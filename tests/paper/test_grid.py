@@ -19,6 +19,7 @@ import torch
 
 from fedtern import Environment
 from fedtern.cli import grid
+from fedtern.core.errors import LockedError
 from fedtern.runs import Experiment, open_run
 from fedtern.store.files import Lock
 from fedtern_paper import Results, run_cells
@@ -240,7 +241,7 @@ def test_ctrl_c_saves_and_nobody_outlives_a_kill(tmp_path):
         assert time.monotonic() < patience, "a worker lives on"
         try:
             Lock(runs[0]).close()
-        except BlockingIOError:
+        except LockedError:
             time.sleep(0.05)
         else:
             runs.pop(0)

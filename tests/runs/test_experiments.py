@@ -184,7 +184,7 @@ def test_one_process_has_a_run_at_a_time(tmp_path):
     run = open_run(QUICK, tmp_path)
     going = run.go()
     next(going)
-    with pytest.raises(StoreError, match="is being run by another process"):
+    with pytest.raises(StoreError, match="is locked by another process"):
         next(open_run(QUICK, tmp_path).go())
     going.close()
     list(run.go())
@@ -209,7 +209,7 @@ def test_only_who_has_a_directory_says_what_is_run_there(tmp_path):
     run = open_run(QUICK, tmp_path)
     run.path.mkdir()
     lock = Lock(run.path)
-    with pytest.raises(StoreError, match="is being run by another process"):
+    with pytest.raises(StoreError, match="is locked by another process"):
         run.create()
     assert [path.name for path in run.path.iterdir()] == ["lock"]
     lock.close()

@@ -346,10 +346,10 @@ def test_an_interrupted_snapshot_ends_the_store(tmp_path, open_server, open_clie
     server, client = open_server(tmp_path / "server", log_bytes=1), open_client(tmp_path / "client")
 
     def interrupt(path, chunks):
-        files.write_whole(path, chunks)
+        files.write_atomic(path, chunks)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedtern.store.directory.write_whole", interrupt)
+    monkeypatch.setattr("fedtern.store.directory.write_atomic", interrupt)
     server.receive(0, client.client.send(trained(client.client, 1)).data)
     with pytest.raises(KeyboardInterrupt):
         server.finish_round()
@@ -401,7 +401,7 @@ def test_snapshots_are_plain_safetensors(tmp_path, open_client):
 
 def test_one_store_is_open_in_one_place_at_a_time(tmp_path, open_server, opened):
     server = open_server(tmp_path / "s")
-    with pytest.raises(StoreError, match="in use by another process"):
+    with pytest.raises(StoreError, match="is locked by another process"):
         opened(tmp_path / "s")
     server.store.close()
     with opened(tmp_path / "s") as store:

@@ -50,8 +50,8 @@ class StoreError(FedternError, OSError):
     """The directory that keeps a state durable cannot be read or written."""
 
 
-class HeldError(StoreError):
-    """Another process has the directory, until it ends or gives it up."""
+class LockedError(StoreError):
+    """The directory is locked by another process."""
 
 
 class DataError(FedternError, ValueError):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fedtern.core.errors import DataError, MissingDataError
 from fedtern.core.extras import require
-from fedtern.store.files import write_whole
+from fedtern.store.files import write_atomic
 
 VARIABLE = "FEDTERN_DATA"
 """The environment variable that names a data directory."""
@@ -114,7 +114,7 @@ def download_members(archive: Download, *members: str) -> Callable[[Path], None]
 
 def _write_member(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, [data])
+    write_atomic(path, [data])
 
 
 def _cache() -> Path:

@@ -19,7 +19,7 @@ from fedtern.core.errors import DataError
 from fedtern.data.dataset import Dataset
 from fedtern.data.files import Download, Source, data_root
 from fedtern.data.mel import BANDS, FRAMES, features, read_wav
-from fedtern.store.files import write_whole
+from fedtern.store.files import write_atomic
 
 WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 """The ten keywords, in the order of their class numbers."""
@@ -115,7 +115,7 @@ def write_prepared(path: Path, clips: Clips) -> None:
     """Write what ``read_prepared`` reads."""
     data = io.BytesIO()
     np.savez_compressed(data, features=clips.pictures, names=np.array(clips.names))
-    write_whole(path, [data.getvalue()])
+    write_atomic(path, [data.getvalue()])
 
 
 def read_archive(path: Path) -> Clips:

@@ -23,7 +23,7 @@ from fedtern.report.results import evaluations_csv, results_csv
 from fedtern.report.summary import summary, title
 from fedtern.report.table import details, results_table, wire_table
 from fedtern.runs.recorded_run import Run, load_run
-from fedtern.store.files import write_whole
+from fedtern.store.files import write_atomic
 
 _HINT = (
     "Click a name in a legend to hide its lines in every plot, twice to see it alone; drag to zoom,"
@@ -47,7 +47,7 @@ def write_report(runs: Sequence[str | PathLike[str]], out: str | PathLike[str]) 
     out.parent.mkdir(parents=True, exist_ok=True)
     # Whoever has the page open or is copying it never sees half of it. A path that is no text is
     # one all the same, and a page about it is better than none.
-    write_whole(out, [page.encode(errors="backslashreplace")], alone=False)
+    write_atomic(out, [page.encode(errors="backslashreplace")], concurrent=True)
     return out
 
 

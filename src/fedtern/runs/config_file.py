@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtern.core.errors import StoreError
-from fedtern.store.files import write_whole
+from fedtern.store.files import write_atomic
 
 
 class Configuration:
@@ -31,7 +31,7 @@ class Configuration:
     def add(self, **values: Any) -> None:
         """Write down something else."""
         text = json.dumps({**self.read(), **values}, indent=2)
-        write_whole(self.path, [f"{text}\n".encode()])
+        write_atomic(self.path, [f"{text}\n".encode()])
 
     def _damaged(self, why: object) -> StoreError:
         return StoreError(f"{self.path} is damaged ({why}): move its directory away")

@@ -16,14 +16,14 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from fedtern.core.errors import HeldError, StoreError
+from fedtern.core.errors import StoreError
 from fedtern.core.layout import Vector
 from fedtern.core.snapshot import Snapshot
 from fedtern.data import Dataset, Split
 from fedtern.runs.config_file import Configuration
 from fedtern.runs.experiment import Experiment
 from fedtern.runs.metrics import read_all_rounds, read_rounds, write_round
-from fedtern.store.files import Lock, write_whole
+from fedtern.store.files import Lock, write_atomic
 from fedtern.transports.local.federation import Federation, Round, advance
 from fedtern.transports.local.simulation import federate
 
@@ -167,7 +167,7 @@ class Run:
         begin = time.monotonic()
         with federation.meter.phase("save"):
             _sync(lines)
-            write_whole(self.checkpoint, federation.snapshot().chunks())
+            write_atomic(self.checkpoint, federation.snapshot().chunks())
         return time.monotonic() - begin
 
     @contextmanager
@@ -177,10 +177,7 @@ class Run:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"cannot make {self.path}: {error.strerror}") from error
-        try:
-            lock = Lock(self.path)
-        except BlockingIOError:
-            raise HeldError(f"{self.path} is being run by another process") from None
+        lock = Lock(self.path)
         try:
             yield
         finally:
@@ -198,7 +195,7 @@ class Run:
         if self.checkpoint.exists():
             self._restore_from_checkpoint(federation)
         kept = [r for r in self.rounds() if r.iteration <= federation.iteration]
-        write_whole(self.metrics, [write_round(r).encode() for r in kept])
+        write_atomic(self.metrics, [write_round(r).encode() for r in kept])
 
     def _restore_from_checkpoint(self, federation: Federation) -> None:
         try:
@@ -216,7 +213,7 @@ class Run:
         counts = split.counts(dataset.train_labels, dataset.num_classes)
         classes = [str(c) for c in range(dataset.num_classes)]
         shown = {"classes": classes, "counts": counts.tolist()}
-        write_whole(self.path / "split.json", [json.dumps(shown).encode()])
+        write_atomic(self.path / "split.json", [json.dumps(shown).encode()])
         self._config.add(parameters=parameters)
 
     def record(self, found: Round) -> None:
@@ -230,7 +227,7 @@ class Run:
         The checkpoint goes: residuals and momentum of all clients can be a thousand times as large
         as the model, and nobody needs them any more.
         """
-        write_whole(self.model, Snapshot(model, {}).chunks())
+        write_atomic(self.model, Snapshot(model, {}).chunks())
         ended = {"finished": True} if state is None else {"finished": True, "state": state}
         self._config.add(**ended)
         self.tidy()

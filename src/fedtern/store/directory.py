@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from fedtern.core.errors import DecodeError, FedternError, StoreError
 from fedtern.core.snapshot import Snapshot
-from fedtern.store.files import Lock, sync_directory, write_whole
+from fedtern.store.files import Lock, sync_directory, write_atomic
 from fedtern.store.log import REMEDY, Log
 
 T = TypeVar("T")
@@ -59,10 +59,7 @@ class Store:
             # What a client has learned is nobody else's business.
             self.path.mkdir(0o700, parents=True, exist_ok=True)
             sync_directory(self.path.parent)
-            try:
-                self._lock = Lock(self.path)
-            except BlockingIOError:
-                raise StoreError(f"the store {self.path} is in use by another process") from None
+            self._lock = Lock(self.path)
             with suppress(OSError):  # what a killed process was writing is in nobody's way
                 for draft in self.path.glob("*.draft"):
                     draft.unlink()
@@ -190,7 +187,7 @@ class Store:
 
     def _write_snapshot(self, generation: int, snapshot: Snapshot) -> None:
         path = self._file(generation, "safetensors")
-        self._snapshot_bytes = write_whole(path, snapshot.chunks())
+        self._snapshot_bytes = write_atomic(path, snapshot.chunks())
         self._close_log()
         self._log = Log(self._file(generation, "log"))
         sync_directory(self.path)

@@ -1,22 +1,36 @@
-"""Files that are whole whenever they are there, and directories that one process has at a time."""
+"""Atomic file replacement and exclusive locks on directories."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-if sys.platform != "win32":
-    import fcntl
+from filelock import FileLock, Timeout
+
+from fedtern.core.errors import LockedError
 
 
-def write_whole(path: Path, chunks: Iterable[bytes], *, alone: bool = True) -> int:
-    """Put a file in the place of another, synced, in one step; the bytes it has.
+def write_atomic(path: Path, chunks: Iterable[bytes], *, concurrent: bool = False) -> int:
+    """Replace a file in one step, so that readers see the old content or the new, never a part.
 
-    Who is not ``alone`` in writing it has a draft of its own, which a kill leaves behind for good.
+    The content is written to a draft next to ``path``, synced to the disk and renamed.
+
+    Args:
+        path: the file to create or replace.
+        chunks: the content, written in order.
+        concurrent: whether other processes may write the same path at the same time. Each then
+            writes a draft of its own; a killed process leaves its draft behind.
+
+    Returns:
+        The size of the file in bytes.
+
+    Raises:
+        OSError: the file cannot be written; a previous file at ``path`` is unchanged.
+
     """
-    draft = path.with_name(f"{path.name}{'' if alone else f'.{os.getpid()}'}.draft")
+    suffix = f".{os.getpid()}.draft" if concurrent else ".draft"
+    draft = path.with_name(path.name + suffix)
     try:
         with draft.open("wb") as file:
             for chunk in chunks:
@@ -27,7 +41,8 @@ def write_whole(path: Path, chunks: Iterable[bytes], *, alone: bool = True) -> i
         draft.replace(path)
     except BaseException as error:
         draft.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # as where the disk is full
+        # Errors of a full disk come without a file name.
+        if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)
         raise
     sync_directory(path.parent)
@@ -35,9 +50,9 @@ def write_whole(path: Path, chunks: Iterable[bytes], *, alone: bool = True) -> i
 
 
 def sync_directory(path: Path) -> None:
-    """Make renames inside a directory survive a power cut."""
+    """Sync a directory to the disk, so that renames in it survive a power failure."""
     if os.name == "nt":
-        return  # a directory cannot be opened there, and need not be
+        return  # Windows cannot open a directory as a file, and does not need this
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -46,26 +61,41 @@ def sync_directory(path: Path) -> None:
 
 
 class Lock:
-    """A directory, until it is closed or the process ends, however it ends."""
+    """Exclusive lock on a directory.
+
+    The operating system releases the lock when the process ends, even if it is killed. The file
+    that carries the lock stays behind; its presence alone locks nothing. A forked child does not
+    inherit the lock.
+
+    Args:
+        directory: an existing directory; the lock is a file named ``lock`` in it.
+
+    Raises:
+        LockedError: another process, or another ``Lock`` in this process, holds the lock.
+        OSError: the file cannot be opened, or the file system does not support locks.
+
+    """
 
     def __init__(self, directory: Path) -> None:
-        self._file = (directory / "lock").open("a+b")
-        if sys.platform == "win32":
-            return  # nothing keeps a second process out there
+        self._lock = FileLock(
+            directory / "lock",
+            timeout=0,
+            thread_local=False,  # one thread may open a store and another close it
+            # A soft lock is a file that exists: after a kill it would lock the directory for good.
+            fallback_to_soft=False,
+        )
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.close()
-            raise
+            self._lock.acquire()
+        except Timeout:
+            raise LockedError(
+                f"{directory} is locked by another process; stop that process or wait for it"
+            ) from None
 
     @property
     def closed(self) -> bool:
-        """Whether the directory has been given up."""
-        return self._file.closed
+        """Whether the lock has been released."""
+        return not self._lock.is_locked
 
     def close(self) -> None:
-        """Let another process have the directory."""
-        if sys.platform != "win32" and not self._file.closed:
-            # Closing is not enough: a process that was forked meanwhile has the file open, too.
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-        self._file.close()
+        """Release the lock. Closing twice does nothing."""
+        self._lock.release()

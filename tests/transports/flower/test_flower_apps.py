@@ -505,7 +505,7 @@ def test_a_state_that_is_in_use_is_not_forgotten(tmp_path):
     result = federate(grid, 2)
     with Store(grid.home(100).path):  # as by a turn that has not ended
         answer = tell(grid, 100, messages.Turn("run-7", False, True, 0, b""))
-        assert "in use by another process" in answer.reason
+        assert "locked by another process" in answer.reason
     assert np.array_equal(grid.weights(100), flat(result.arrays))
 
 
@@ -574,7 +574,7 @@ def test_a_state_that_is_in_use_costs_its_node_the_round_only(tmp_path, said):
     with Store(grid.home(101).path):  # as by a turn that has not ended
         result = federate(grid, 2, store=tmp_path / "fed")
         assert final(result, "uploads-counted") == 1
-    assert "is in use by another process" in said.text
+    assert "is locked by another process" in said.text
     assert final(federate(grid, 3, store=tmp_path / "fed"), "uploads-counted") == 2
 
 

@@ -131,7 +131,7 @@ def test_a_run_is_hosted_by_one_at_a_time(tmp_path):
     experiment = Experiment.of("logistic-digits", "stc", SOME, iterations=1)
     dataset = experiment.make_task().load()
     host = ExperimentServer(experiment, dataset, "same", tmp_path / "run")
-    with pytest.raises(StoreError, match="is being run by another process"):
+    with pytest.raises(StoreError, match="is locked by another process"):
         ExperimentServer(experiment, dataset, "same", tmp_path / "run")
     host.close()
     ExperimentServer(experiment, dataset, "same", tmp_path / "run").close()

@@ -18,7 +18,7 @@ from fedtern.core.protocol import Client
 from fedtern.core.snapshot import Snapshot
 from fedtern.federation.interfaces import ClientLike
 from fedtern.store import DurableClient, Store
-from fedtern.store.files import write_whole
+from fedtern.store.files import write_atomic
 from fedtern.transports.flower.messages import KEY
 
 STATE_DIRECTORY = "fedtern-state"  # in a node's configuration
@@ -114,7 +114,7 @@ class DirectoryClientState:
         """Note something, durably."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            write_whole(self._file(name), [text.encode()])
+            write_atomic(self._file(name), [text.encode()])
         except OSError as error:
             raise StoreError(f"cannot write {self._file(name)}: {error.strerror}") from error
 

@@ -19,7 +19,7 @@ from flwr.common import log
 from fedtern.core.errors import StoreError
 from fedtern.core.methods import METHODS, Method
 from fedtern.federation.meter import Traffic
-from fedtern.store.files import write_whole
+from fedtern.store.files import write_atomic
 from fedtern.transports.flower.counters import WireBytes
 from fedtern.transports.flower.federation_spec import FederationSpec
 
@@ -152,7 +152,7 @@ class RunTotals:
     def _write(self, name: str, text: str) -> None:
         assert self.directory is not None  # or nothing is written
         try:
-            write_whole(self.directory / name, [text.encode()])
+            write_atomic(self.directory / name, [text.encode()])
         except OSError as error:
             raise StoreError(f"cannot write {self.directory / name}: {error}") from error
 

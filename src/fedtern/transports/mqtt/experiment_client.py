@@ -13,7 +13,7 @@ from fedtern.data import Dataset
 from fedtern.federation.interfaces import ClientLike
 from fedtern.runs import Experiment
 from fedtern.store import DurableClient, Store
-from fedtern.store.files import write_whole
+from fedtern.store.files import write_atomic
 from fedtern.training.flat import FlatModel
 from fedtern.training.local_training import Job
 from fedtern.transports.local.trainers import choose_trainer, prepare
@@ -85,7 +85,7 @@ class ExperimentClient:
         if self._path is not None:
             arrays: dict[str, Any] = {} if velocity is None else {"velocity": velocity}
             meta = {"round": self._round, "position": self._position}
-            write_whole(self._path, Snapshot(arrays, meta).chunks())
+            write_atomic(self._path, Snapshot(arrays, meta).chunks())
 
     def _recover(self, path: Path) -> None:
         if path.exists():
