@@ -10,8 +10,8 @@ import pytest
 
 from fedtern.advice import load
 from fedtern.advice.estimates import scenes
-from fedtern.cli.artefacts import make
 from fedtern_paper import ARTEFACTS, Results, Settings
+from fedtern_paper.cli.artefacts import make
 from fedtern_paper.judgements import read_judgements
 from fedtern_paper.outputs import write_claims
 from fedtern_paper.scoreboard import check

@@ -21,10 +21,10 @@ from typer.testing import CliRunner
 
 from fedtern import Environment
 from fedtern.cli import app
-from fedtern.cli.artefacts import make
 from fedtern.runs import Experiment
 from fedtern.training.tasks import TASKS
 from fedtern_paper import ARTEFACTS, Artefact, Results, Settings, Table
+from fedtern_paper.cli.artefacts import make
 from fedtern_paper.outputs import write_pictures, write_table
 from fedtern_paper.settings import EVERY_TASK, PAPER_TASKS
 from paper.fakes import finish, read_csv
@@ -232,7 +232,7 @@ def test_all_runs_shared_cells_once_and_writes_every_artefact(tmp_path, monkeypa
         return Table(settings.task, [{"n": math.inf}], [{"n": "∞"}])
 
     two = {n: Artefact(n, n, lambda _: [cell], table) for n in ("one", "two")}
-    monkeypatch.setattr("fedtern.cli.artefacts.ARTEFACTS", two)
+    monkeypatch.setattr("fedtern_paper.cli.artefacts.ARTEFACTS", two)
     result = CliRunner().invoke(app, f"reproduce all --task {TASK} --json".split())
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)["artefacts"]
@@ -394,10 +394,12 @@ def commands():
 def test_every_command_of_the_page_is_one(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asked = []
-    monkeypatch.setattr("fedtern.cli.reproduce._run", lambda cells, *_, **__: asked.append(cells))
-    monkeypatch.setattr("fedtern.cli.reproduce._complain", lambda *_: None)
-    monkeypatch.setattr("fedtern.cli.reproduce.make", lambda artefact, *_: artefact)
-    monkeypatch.setattr("fedtern.cli.reproduce.show", lambda *_, **__: None)
+    monkeypatch.setattr(
+        "fedtern_paper.cli.command._run", lambda cells, *_, **__: asked.append(cells)
+    )
+    monkeypatch.setattr("fedtern_paper.cli.command._complain", lambda *_: None)
+    monkeypatch.setattr("fedtern_paper.cli.command.make", lambda artefact, *_: artefact)
+    monkeypatch.setattr("fedtern_paper.cli.command.show", lambda *_, **__: None)
     finish(tmp_path / "runs", Experiment.of(TASK, "stc"), 0.9)
     result = CliRunner().invoke(app, command[1:])
     assert result.exit_code == 0, result.output

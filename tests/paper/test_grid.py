@@ -18,11 +18,11 @@ pytest.importorskip("sklearn")
 import torch
 
 from fedtern import Environment
-from fedtern.cli import grid
 from fedtern.core.errors import LockedError
 from fedtern.runs import Experiment, open_run
 from fedtern.store.files import Lock
 from fedtern_paper import Results, run_cells
+from fedtern_paper.cli import progress
 from fedtern_paper.workers import CellResult, Outcome, WorkerSettings, work
 
 FEW = Environment(clients=4, participation=1.0)
@@ -180,9 +180,9 @@ def test_a_grid_that_is_stopped_is_saved_where_it_is(tmp_path):
 def test_a_grid_that_takes_long_says_how_far_it_is_and_how_long_it_will_take(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(grid, "_HEARTBEAT", -1.0)
+    monkeypatch.setattr(progress, "_HEARTBEAT", -1.0)
     slow, failing = cell(iterations=100), cell(seed=1)
-    with grid.GridWatch(3, [slow, failing], Results(tmp_path)) as watch:
+    with progress.GridWatch(3, [slow, failing], Results(tmp_path)) as watch:
         watch.started(slow)
         watch.progressed(slow, 0)
         watch.progressed(slow, 55)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -35,30 +34,19 @@ def _fedtern(
     """Federated learning in a thousandth of the bandwidth."""
 
 
-def _needs_torch(_context: typer.Context) -> None:
-    """Not installed: pip install 'fedtern[torch]'."""
-    typer.echo("fedtern: training needs torch: pip install 'fedtern[torch]'", err=True)
-    raise typer.Exit(1)
-
-
-if find_spec("torch") is not None:
-    from fedtern.cli import catalogue, demo, mqtt, train
-    from fedtern.cli import reproduce as reproduction
-
-    app.command("run")(train.run)
-    app.command("compare")(train.compare)
-    app.command("reproduce")(reproduction.reproduce)
-    app.command("tasks")(catalogue.tasks)
-    app.command("methods")(catalogue.methods)
-    app.command("split")(catalogue.split)
-    app.command("serve")(mqtt.serve_command)
-    app.command("join")(mqtt.join_command)
-    app.add_typer(demo.app, name="demo")
-else:
-    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
-    training = "run compare reproduce tasks methods split serve join demo"
-    for name in training.split():
-        app.command(name, context_settings=anything)(_needs_torch)
+# Imported on first use: they need torch, which takes seconds to import.
+for _name, _target in (
+    ("run", "fedtern.cli.train:run"),
+    ("compare", "fedtern.cli.train:compare"),
+    ("tasks", "fedtern.cli.catalogue:tasks"),
+    ("methods", "fedtern.cli.catalogue:methods"),
+    ("split", "fedtern.cli.catalogue:split"),
+    ("serve", "fedtern.cli.mqtt:serve_command"),
+    ("join", "fedtern.cli.mqtt:join_command"),
+    ("demo", "fedtern.cli.demo:app"),
+):
+    app.add_lazy(_name, _target, needs="torch", extra="torch")
+app.add_lazy("reproduce", "fedtern_paper.cli:reproduce", needs="torch", extra="paper")
 
 
 @app.command()

@@ -1,26 +1,77 @@
-"""Commands whose help reads as it was written."""
+"""Typer applications with plain-text help and commands that are imported on first use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, ClassVar
 
+import typer
 from typer import Typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType as Function
 
+from fedtern.cli.errors import report_errors
+from fedtern.core.errors import MissingExtraError
+from fedtern.core.extras import require
+
 
 class Commands(Typer):
-    """A place for commands, which are all alike: in plain text, and with help if left alone."""
+    """A group of commands with plain-text help; without arguments it prints its help."""
 
     def __init__(self) -> None:
+        self._lazy: dict[str, _Target] = {}
+        group = type("_LazyGroup", (_Group,), {"lazy": self._lazy})
         super().__init__(
-            cls=_Group, no_args_is_help=True, add_completion=False, rich_markup_mode=None
+            cls=group, no_args_is_help=True, add_completion=False, rich_markup_mode=None
         )
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
-        """A decorator that adds a function as a command."""
+        """Return a decorator that adds a function as a command."""
         return super().command(name, cls=_Command, **options)
+
+    def add_lazy(self, name: str, target: str, *, needs: str, extra: str) -> None:
+        """Add a command that is imported when it is used or listed.
+
+        Without the module that it needs, the command prints the line that installs it.
+
+        Args:
+            name: The command's name.
+            target: ``module:attribute`` of a function or of another ``Commands``.
+            needs: The module that must be importable.
+            extra: The extra of this package that installs it.
+
+        """
+
+        def not_installed(_context: typer.Context) -> None:
+            with report_errors():
+                require(needs, extra, f"fedtern {name}")
+
+        not_installed.__doc__ = f"Not installed: pip install 'fedtern[{extra}]'."
+        anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+        self.command(name, context_settings=anything)(not_installed)
+        self._lazy[name] = _Target(target, needs, extra)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where a command is, and what it needs."""
+
+    path: str
+    needs: str
+    extra: str
+
+    def load(self, name: str) -> Any:
+        """Import the command; raise MissingExtraError if it cannot run here."""
+        require(self.needs, self.extra, f"fedtern {name}")
+        module, _, attribute = self.path.partition(":")
+        found = getattr(import_module(module), attribute)
+        if not isinstance(found, Typer):
+            single = Commands()
+            single.command(name)(found)
+            found = single
+        return typer.main.get_command(found)
 
 
 class _Command(TyperCommand):
@@ -29,8 +80,19 @@ class _Command(TyperCommand):
 
 
 class _Group(TyperGroup):
+    lazy: ClassVar[dict[str, _Target]] = {}
+
     def get_help(self, ctx: Any) -> str:
         return _plain(super().get_help(ctx))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command by its name; import it if this has not been done yet."""
+        if (target := self.lazy.get(cmd_name)) is not None:
+            try:
+                return target.load(cmd_name)
+            except MissingExtraError:
+                pass  # the command in its place says what is missing
+        return super().get_command(ctx, cmd_name)
 
 
 def _plain(text: str) -> str:

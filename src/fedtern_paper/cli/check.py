@@ -7,10 +7,10 @@ from pathlib import Path
 
 import typer
 
-from fedtern.cli.artefacts import print_rows
 from fedtern.core.errors import StoreError
 from fedtern.data.hyperparameters import task_defaults
 from fedtern_paper import Results
+from fedtern_paper.cli.artefacts import print_rows
 from fedtern_paper.judgements import read_judgements
 from fedtern_paper.outputs import CLAIMS_CSV, write_claims
 from fedtern_paper.scoreboard import check, judge

@@ -9,15 +9,15 @@ from typing import Annotated
 import typer
 
 from fedtern.cli import options as o
-from fedtern.cli.artefacts import NAMED, choose, list_artefacts, make, show
-from fedtern.cli.claims import show_claims
 from fedtern.cli.errors import report_errors
-from fedtern.cli.grid import GridWatch
 from fedtern.cli.numbers import numbers
 from fedtern.cli.signals import checkpoint_seconds, command_line, interruptible
 from fedtern.report.formatting import listed as listing
 from fedtern.runs import Experiment, titles
 from fedtern_paper import Results, Settings, run_cells
+from fedtern_paper.cli.artefacts import NAMED, choose, list_artefacts, make, show
+from fedtern_paper.cli.check import show_claims
+from fedtern_paper.cli.progress import GridWatch
 
 
 def reproduce(
