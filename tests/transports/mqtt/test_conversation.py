@@ -91,10 +91,10 @@ def test_a_round_ends_when_everybody_called_has_uploaded():
 def test_nobody_is_called_before_there_are_enough_or_before_presence_is_known():
     coordinator = Coordinator(new_server(), RoundPolicy(least=2, grace=1.0))
     coordinator.connected(5.0)
-    assert coordinator.wakes == 6.0
+    assert coordinator.rounds.next_tick == 6.0
     assert coordinator.heard("alive", 0, b"\1", 5.1) == []
     assert coordinator.tick(6.0) == []
-    assert coordinator.wakes is None  # and not in an endless loop
+    assert coordinator.rounds.next_tick is None  # and not in an endless loop
     assert len(coordinator.heard("alive", 3, b"\1", 7.0)) == 1
 
 
@@ -133,7 +133,7 @@ def test_past_the_deadline_a_quorum_counts_and_who_did_not_answer_is_not_called_
     everybody = members(coordinator, call)
     for member in everybody[:3]:
         coordinator.heard("up", member.client.client_id, upload(member.client), 2.0)
-    assert coordinator.wakes == 11.0
+    assert coordinator.rounds.next_tick == 11.0
     assert coordinator.tick(10.9) == []
     (news,) = coordinator.tick(11.0)
     assert coordinator.server.cohort == {0, 1, 2}
@@ -142,8 +142,8 @@ def test_past_the_deadline_a_quorum_counts_and_who_did_not_answer_is_not_called_
     coordinator.heard("up", 3, late_upload, 11.5)
     assert coordinator.stats.refused["late"] == 1
     assert late.heard(news.topic, news.payload, 12.0)[0].topic == TOPICS.of("alive", 3)
-    assert 3 in coordinator.presence.available
-    assert 4 not in coordinator.presence.available
+    assert 3 in coordinator.rounds.presence.available
+    assert 4 not in coordinator.rounds.presence.available
 
 
 def test_without_a_quorum_a_round_is_void_and_uploads_go_back():
@@ -170,7 +170,7 @@ def test_a_round_past_its_deadline_counts_if_those_it_lacks_come_before_another_
     everybody = members(coordinator, call, range(3))
     coordinator.heard("up", 0, upload(everybody[0].client), 2.0)
     assert coordinator.tick(11.0) == []
-    assert coordinator.wakes is None
+    assert coordinator.rounds.next_tick is None
     assert coordinator.heard("up", 1, upload(everybody[1].client), 12.0) == []
     assert len(coordinator.heard("up", 2, upload(everybody[2].client), 13.0)) == 1
     assert (coordinator.server.round, coordinator.stats.counted) == (1, 3)
@@ -214,7 +214,7 @@ def test_a_round_waits_for_somebody_to_call_next():
     coordinator, _ = begun(RoundPolicy(deadline=10), clients=[2])
     coordinator.heard("alive", 2, b"", 2.0)
     assert coordinator.tick(11.0) == []
-    assert coordinator.wakes is None
+    assert coordinator.rounds.next_tick is None
     assert len(coordinator.heard("alive", 2, b"\1", 500.0)) == 1
     assert coordinator.server.round == 1
 
@@ -258,9 +258,9 @@ def test_who_has_sent_too_often_is_there_all_the_same():
     for _ in range(10):
         coordinator.heard("up", 0, b"noise", 2.0)
     coordinator.heard("alive", 0, b"", 2.0)
-    assert 0 not in coordinator.presence.available
+    assert 0 not in coordinator.rounds.presence.available
     coordinator.heard("alive", 0, b"\1", 2.0)
-    assert 0 in coordinator.presence.available
+    assert 0 in coordinator.rounds.presence.available
 
 
 @pytest.mark.parametrize("uploaded", [True, False], ids=["late", "never"])
@@ -272,11 +272,11 @@ def test_who_was_called_and_not_counted_says_that_it_is_there(uploaded):
     if uploaded:
         upload(first.client)
     (news,) = coordinator.tick(11.0)
-    assert coordinator.presence.available == [1]
+    assert coordinator.rounds.presence.available == [1]
     assert second.heard(news.topic, news.payload, 11.1) == []
     (here,) = first.heard(news.topic, news.payload, 11.1)
     coordinator.heard("alive", 0, here.payload, 11.2)
-    assert coordinator.presence.available == [0, 1]
+    assert coordinator.rounds.presence.available == [0, 1]
 
 
 def test_a_network_that_repeats_every_upload_throttles_nobody_however_fast_rounds_are():
@@ -438,14 +438,14 @@ def test_a_client_that_the_broker_has_given_up_by_mistake_says_that_it_is_there(
     for member in members(coordinator, call, [0, 1]):
         i = member.client.client_id
         coordinator.heard("alive", i, b"", 90.0)
-        assert i not in coordinator.presence.available
+        assert i not in coordinator.rounds.presence.available
         assert member.tick(100.0) == []
         assert member.wakes == 120.0
         (here,) = member.tick(120.0)
         assert here == Publish(TOPICS.of("alive", i), b"\1", qos=1, retain=True)
         assert member.wakes == 240.0
         coordinator.heard("alive", i, here.payload, 120.0)
-        assert i in coordinator.presence.available
+        assert i in coordinator.rounds.presence.available
 
 
 def test_whose_uploads_count_need_not_say_that_it_is_there():
@@ -484,7 +484,7 @@ def test_the_end_is_announced_and_who_is_behind_hears_of_it_with_the_rest():
     coordinator, call = begun(RoundPolicy(rounds=1), clients=[0])
     first, second = members(coordinator, call, [0, 1])
     (news,) = coordinator.heard("up", 0, upload(first.client), 2.0)
-    assert coordinator.ended
+    assert coordinator.rounds.ended
     assert Announcement.read(news.payload).ended
     first.heard(news.topic, news.payload, 3.0)
     assert first.ended
@@ -499,18 +499,18 @@ def test_a_server_may_leave_when_everybody_has_left_after_the_end():
     coordinator, call = begun(RoundPolicy(rounds=1), clients=[0, 1])
     (member,) = members(coordinator, call, [0])
     coordinator.heard("alive", 1, b"", 1.5)
-    assert not coordinator.deserted
+    assert not coordinator.rounds.all_clients_left
     coordinator.heard("up", 0, upload(member.client), 2.0)
     coordinator.heard("alive", 0, b"", 2.5)
-    assert coordinator.ended
-    assert not coordinator.deserted  # client 1 may be starting again
+    assert coordinator.rounds.ended
+    assert not coordinator.rounds.all_clients_left  # client 1 may be starting again
     coordinator.heard("alive", 1, b"\1", 3.0)
-    assert not coordinator.deserted
+    assert not coordinator.rounds.all_clients_left
     coordinator.heard("alive", 1, b"", 3.5)
-    assert coordinator.deserted
+    assert coordinator.rounds.all_clients_left
     again = Coordinator(coordinator.server, RoundPolicy(rounds=1))
     again.connected(4.0)
-    assert not again.deserted  # it does not know yet who there was
+    assert not again.rounds.all_clients_left  # it does not know yet who there was
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a+b", "#", "x" * 201, "two\nlines"])
@@ -658,7 +658,7 @@ def test_a_server_keeps_track_of_so_many_clients_and_no_more():
     for i in range(100, 200):
         coordinator.heard("alive", i, b"\1", 2.0)
         coordinator.heard("up", i, b"noise", 2.0)
-    assert coordinator.presence.here == set(range(CLIENTS))
+    assert coordinator.rounds.presence.here == set(range(CLIENTS))
     assert coordinator.stats.refused["garbage"] == CLIENTS
     assert coordinator.stats.refused["rate"] + CLIENTS >= 100
     coordinator.heard("up", 0, b"noise", 50.0)  # those who were quiet are forgotten, not refused

@@ -105,11 +105,11 @@ class ExperimentServer:
         self._seen_up, self._seen_down = stats.up_bytes, stats.announced_bytes
         self._seen_catch_up = stats.catch_up_bytes
         every, steps = self.experiment.evaluate_every, self.terms.method.local_steps
-        if coordinator.ended or self.iteration // every > (self.iteration - steps) // every:
+        if coordinator.rounds.ended or self.iteration // every > (self.iteration - steps) // every:
             # In a thread: the broker must not think that nobody is here any more.
             found = await asyncio.to_thread(self._evaluate)
             self.run.record(found)
-            if coordinator.ended:
+            if coordinator.rounds.ended:
                 self._finish()
             self.progress(found, coordinator)
 

@@ -69,11 +69,11 @@ async def _converse(
         with coordinator.stats.phase("publish"):
             await line.publish(answers)
         now = time.monotonic()
-        if coordinator.ended:
+        if coordinator.rounds.ended:
             end = now + linger if end is None else end
-            if now >= end or coordinator.deserted:
+            if now >= end or coordinator.rounds.all_clients_left:
                 return
-        wakes = end if end is not None else coordinator.wakes
+        wakes = end if end is not None else coordinator.rounds.next_tick
         message = await line.hear(None if wakes is None else max(wakes - now, 0.0))
         rounds = coordinator.server.round
         answers = _answers(coordinator, message)
@@ -85,7 +85,7 @@ async def _converse(
             finally:  # the round has ended, whether or not anybody could be told
                 if inspect.isawaitable(waiting := on_round(coordinator)):
                     await waiting
-            coordinator.held_up(time.monotonic() - began)
+            coordinator.rounds.extend_deadline(time.monotonic() - began)
 
 
 def _answers(coordinator: Coordinator, message: tuple[str, bytes] | None) -> list[Publish]:
