@@ -1,12 +1,12 @@
-"""How long compressing and decoding take, in units of `residual += delta`.
+"""Time to compress and decode an update, in units of `residual += delta`.
 
-Everything is measured in turn, in one process on one core; what counts is the ratio of medians:
-`python benchmarks/codec.py`. `--large` does it for 10^8 values too, which takes 3 GB and minutes.
+`python benchmarks/codec.py` prints ratios of medians. All tasks take turns in one process on one
+core. `--large` adds a run with 10^8 values, which takes 3 GB and minutes.
 
-Beside ours stand, with torch installed, `torch.topk` on the same vector and a whole step as it is
-often written: torch.topk, masks and means on all values, and a Golomb coder that appends one
-character for each bit; and zlib on the gaps between the positions. A server's round is Algorithm 2
-from decoded uploads to the bytes of its broadcast, and once more from the uploads' bytes.
+Peers: zlib on the gaps between the positions; with torch installed, `torch.topk` on the same
+vector, and a complete step as it is often written: torch.topk, masks and means over all values, and
+a Golomb coder that appends one character per bit. The server's round is Algorithm 2, from decoded
+uploads to the bytes of the broadcast, and again from the bytes of the uploads.
 """
 
 from __future__ import annotations
@@ -30,19 +30,23 @@ from fedtern.core.layout import Layout, Vector
 from fedtern.core.methods.aggregation import Mean
 from fedtern.core.updates import Ternary, Update
 
-VGG11S, LARGE = 865_482, 100_000_000
+VGG11S = 865_482
+LARGE = 100_000_000
 UPLOADS = 1000
-SYMBOLS = 5000  # that the coder in plain Python writes at most; its time is scaled up to all
+SYMBOLS = 5000  # limit for the coder in Python; its time is scaled up to all symbols
 
-Task = tuple[Callable[[], object], Callable[[], object]]  # what is not timed, and what is
+Task = tuple[
+    Callable[[], object], Callable[[], object]
+]  # preparation (not timed), and the timed function
 
 
 class Compression:
-    """One side of a link, fed with a new delta each time, as in training."""
+    """One side of a link that gets a new delta each time, as in training."""
 
     def __init__(self, size: int, p: float, rng: np.random.Generator) -> None:
         self.layout = Layout.flat(size)
-        self.memory, self.codec = ErrorFeedback(SparseTernary(p)), TernaryCodec()
+        self.memory = ErrorFeedback(SparseTernary(p))
+        self.codec = TernaryCodec()
         self.state: State = EMPTY
         self.rng = rng
         several = 4 if size < LARGE // 10 else 2
@@ -51,41 +55,42 @@ class Compression:
         self.delta = self.deltas[0].copy()
 
     def prepare(self) -> None:
-        """Not timed: a delta is used up by the step that sends it."""
+        """Copy the next delta, untimed: a step overwrites its delta."""
         self.turn += 1
         self.delta = self.deltas[self.turn % len(self.deltas)].copy()
 
     def step(self) -> bytes:
-        """Accumulate, select, ternarise, keep the residual, encode."""
+        """Accumulate, select, ternarise, update the residual, encode."""
         update, self.state = self.memory.step(self.delta, self.state, self.layout, self.rng)
         return self.codec.encode(update, self.layout)
 
 
 class Round:
-    """A server that combines many uploads and answers with one broadcast."""
+    """A server that combines many uploads into one broadcast."""
 
     def __init__(self, size: int, p: float, rng: np.random.Generator) -> None:
         self.link = Compression(size, p, rng)
         self.uploads: list[Update] = []
         for _ in range(UPLOADS):
             indices = np.unique(rng.integers(0, size, max(int(size * p), 1)))
-            signs, mu = rng.random(indices.size) < 0.5, rng.random(1, np.float32)
+            signs = rng.random(indices.size) < 0.5
+            mu = rng.random(1, np.float32)
             self.uploads.append(Ternary(size, indices, signs, mu))
         self.data = [self.link.codec.encode(update, self.link.layout) for update in self.uploads]
 
     def answer(self) -> bytes:
-        """From decoded uploads."""
+        """Return the broadcast for decoded uploads."""
         self.link.delta = Mean().combine(self.uploads, [1] * UPLOADS)
         return self.link.step()
 
     def answer_bytes(self) -> bytes:
-        """From the bytes of the uploads."""
+        """Return the broadcast for the bytes of the uploads."""
         self.uploads = [self.link.codec.decode(data, self.link.layout) for data in self.data]
         return self.answer()
 
 
 def measure(tasks: dict[str, Task], repeats: int) -> dict[str, float]:
-    """Median seconds of each task; they take turns, so that all see the same machine."""
+    """Median seconds of each task. Tasks take turns, so that machine load affects all alike."""
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     warmup = min(3, repeats)
     for turn in range(repeats + warmup):
@@ -93,7 +98,7 @@ def measure(tasks: dict[str, Task], repeats: int) -> dict[str, float]:
             prepare()
             begin = time.perf_counter()
             run()
-            if turn >= warmup:  # the first ones compile and warm the caches
+            if turn >= warmup:  # the first repeats compile and warm the caches
                 seconds[name].append(time.perf_counter() - begin)
     return {name: statistics.median(times) for name, times in seconds.items()}
 
@@ -103,7 +108,7 @@ def nothing() -> None:
 
 
 def write_symbols(gaps: list[int], positive: list[bool], width: int) -> str:
-    """Algorithm 3 in plain Python, a character for each bit."""
+    """Algorithm 3 in plain Python, one character per bit."""
     bits = []
     for gap, sign in zip(gaps, positive, strict=True):
         quotient, remainder = divmod(gap, 1 << width)
@@ -112,12 +117,12 @@ def write_symbols(gaps: list[int], positive: list[bool], width: int) -> str:
 
 
 def raw_gaps(update: Ternary) -> bytes:
-    """Four bytes for each gap."""
+    """Gaps between positions, four bytes each."""
     return (np.diff(update.indices, prepend=-1) - 1).astype(np.uint32).tobytes()
 
 
 def others(x: Vector, p: float) -> dict[str, Task]:
-    """What stands beside ours."""
+    """Tasks of the peers."""
     k = max(int(x.size * p), 1)
     update = SparseTernary(p).compress(x, Layout.flat(x.size), np.random.default_rng(0))
     gaps = np.frombuffer(raw_gaps(update), np.uint32)
@@ -132,7 +137,8 @@ def others(x: Vector, p: float) -> dict[str, Task]:
     except ModuleNotFoundError:
         return tasks
     torch.set_num_threads(1)
-    residual, delta = torch.from_numpy(x.copy()), torch.from_numpy(x)
+    residual = torch.from_numpy(x.copy())
+    delta = torch.from_numpy(x)
     magnitudes = delta.abs()
 
     def ternarise() -> None:
@@ -150,10 +156,11 @@ def others(x: Vector, p: float) -> dict[str, Task]:
 
 
 def run(size: int, p: float, repeats: int) -> dict[str, Any]:
-    """How often np.add fits into the time of everything else."""
+    """Time of each task as a multiple of np.add."""
     rng = np.random.default_rng(0)
     ours = Compression(size, p, rng)
-    residual, delta = ours.deltas[0].copy(), ours.deltas[1]
+    residual = ours.deltas[0].copy()
+    delta = ours.deltas[1]
     data = ours.step()
     weights = np.zeros(size, np.float32)
     add: dict[str, Task] = {"np.add": (nothing, lambda: np.add(residual, delta, out=residual))}
@@ -182,7 +189,7 @@ def run(size: int, p: float, repeats: int) -> dict[str, Any]:
 
 
 def serve(size: int, p: float, repeats: int) -> dict[str, float]:
-    """Milliseconds of a server's round."""
+    """Milliseconds of a round on the server."""
     server = Round(size, p, np.random.default_rng(0))
     tasks: dict[str, Task] = {
         f"{UPLOADS:,} uploads, decoded": (nothing, server.answer),
@@ -197,7 +204,7 @@ def show(found: dict[str, Any]) -> None:
         f"{found['size']:,} values, p = {found['p']:g}: {found['bytes']:,} bytes, float32 /"
         f" {smaller:,.0f}; np.add takes {found['add_us']:,.0f} us"
     )
-    print(f"without the signs, zlib makes {found['zlib_bytes']:,} bytes of the gaps")
+    print(f"zlib of the gaps, without signs: {found['zlib_bytes']:,} bytes")
     for name, ratio in found["ratios"].items():
         print(f"{name:30} {ratio:10.2f} x np.add")
     for name, milliseconds in found.get("server_ms", {}).items():
@@ -211,7 +218,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=VGG11S)
     parser.add_argument("--p", type=float, default=1 / 400)
     parser.add_argument("--repeats", type=int, default=300)
-    parser.add_argument("--large", action="store_true", help="10^8 values too")
+    parser.add_argument("--large", action="store_true", help="add a run with 10^8 values")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):

@@ -1,7 +1,7 @@
-"""Rounds of the simulator against those of Flower's, for the same model, data and cohort.
+"""Rounds per second of our simulator and of Flower's, with the same model, data and cohort.
 
-Flower averages uncompressed updates (FedAvg); ours compresses them in both directions. Its start-up
-and its first rounds are not counted.
+Flower averages uncompressed updates (FedAvg); ours compresses them in both directions. Flower's
+start-up and first rounds are not counted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedtern.data.hyperparameters import Sgd
 from fedtern.transports.local.simulation import federate
 from rows import Options, Row, Rows, Target
 
-SKIPPED = 5  # first rounds, in which actors start and load their data
+SKIPPED = 5  # first rounds: actors start and load their data
 TARGETS = {"logistic-mnist": 40.0}
 PEER = "Flower's simulation, FedAvg"
 
@@ -40,11 +40,12 @@ def rows(options: Options) -> Rows:
 
 
 def compare(name: str, options: Options) -> Row:
-    """Ours before and after each of Flower's runs."""
+    """Measure our rounds before and after each run of Flower."""
     task, dataset, remark = tasks.load(name)
     sgd = Sgd(task.learning_rate, task.momentum, task.weight_decay)
     rounds = 10 if options.quick else 40
-    mine, theirs = [], []
+    mine = []
+    theirs = []
     with closing(federate(task, dataset, stc(), Environment(), sgd, seed=0)) as federation:
         for _ in range(3):  # compile and warm up
             federation.step()
@@ -55,7 +56,8 @@ def compare(name: str, options: Options) -> Row:
             while (begin := time.perf_counter()) < until:
                 federation.step()
                 mine.append(time.perf_counter() - begin)
-    ours, flower = 1 / statistics.median(mine), 1 / statistics.median(theirs)
+    ours = 1 / statistics.median(mine)
+    flower = 1 / statistics.median(theirs)
     target = Target(">=", TARGETS[name]) if name in TARGETS else None
     note = f"medians of {len(mine)} and {len(theirs)} rounds"
     return Row(
@@ -64,7 +66,7 @@ def compare(name: str, options: Options) -> Row:
 
 
 def _flower(name: str, rounds: int) -> list[float]:
-    """The seconds of each round, once they have settled."""
+    """Seconds of each round of Flower, without the first rounds."""
     script = Path(__file__).with_name("flower_app.py")
     with tempfile.TemporaryDirectory() as home:
         done = subprocess.run(
@@ -76,5 +78,5 @@ def _flower(name: str, rounds: int) -> list[float]:
         )
     found = [float(x.split()[1]) for x in done.stdout.splitlines() if x.startswith("round ")]
     if len(found) <= SKIPPED:
-        raise RuntimeError(f"Flower ended with {done.returncode}: {done.stderr[-2000:]}")
+        raise RuntimeError(f"Flower exited with code {done.returncode}: {done.stderr[-2000:]}")
     return found[SKIPPED:]

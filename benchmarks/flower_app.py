@@ -1,7 +1,7 @@
-"""Plain federated averaging in Flower's simulation: the seconds of each round, one a line.
+"""Uncompressed federated averaging in Flower's simulation; prints the seconds of each round.
 
-`python benchmarks/flower_app.py TASK ROUNDS`: a hundred supernodes, ten of which train in each
-round, on one batch of 20, with the task's model and data; nothing is compressed or evaluated.
+`python benchmarks/flower_app.py TASK ROUNDS` uses a hundred SuperNodes. Ten of them train on one
+batch of 20 in each round, with the task's model and data. Nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from flwr.serverapp.strategy import FedAvg  # noqa: E402
 from flwr.simulation import run_simulation  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-CLIENTS, SHARE, BATCH = 100, 0.1, 20
+CLIENTS = 100
+SHARE = 0.1
+BATCH = 20
 
 
 def client_app(task_name: str) -> ClientApp:
-    """What each supernode does."""
+    """Training on each SuperNode."""
 
     def train(message: Message, context: Context) -> Message:
-        import tasks  # the actors', each of which keeps a model and the data
+        import tasks  # inside the actor, which keeps its own model and data
 
         task, model, examples = tasks.prepared(task_name)
         model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
@@ -53,7 +55,7 @@ def client_app(task_name: str) -> ClientApp:
 
 
 def server_app(task_name: str, rounds: int, ends: list[float]) -> ServerApp:
-    """FedAvg that notes when each round's replies are together."""
+    """FedAvg that records the time when all replies of a round have arrived."""
 
     def note(replies: list[RecordDict], _key: str) -> MetricRecord:
         ends.append(time.perf_counter())
@@ -74,7 +76,8 @@ def server_app(task_name: str, rounds: int, ends: list[float]) -> ServerApp:
 
 
 def main() -> None:
-    task_name, rounds = sys.argv[1], int(sys.argv[2])
+    task_name = sys.argv[1]
+    rounds = int(sys.argv[2])
     ends: list[float] = []
     run_simulation(
         server_app(task_name, rounds, ends),

@@ -1,8 +1,8 @@
-"""How the cost of each stage grows with the number of values, with how many are sent, with clients.
+"""Growth of the cost of each stage with values, values sent, uploads and clients.
 
-What counts is the exponent, the slope of a line through the logarithms: 1 is linear. Small vectors
-live in caches and large ones do not, so that even adding two vectors grows faster than linearly:
-its exponent over the same sizes stands beside.
+The result is an exponent, the slope of a line through the logarithms: 1 is linear. Small vectors
+fit into caches and large ones do not, so even the addition of two vectors grows faster than
+linearly. Its exponent over the same sizes is the peer.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ STAGES = ("compress + encode", "decode + apply", "aggregate 10")
 
 
 class Stages:
-    """What both sides do with one vector."""
+    """The work of both sides on one vector."""
 
     def __init__(self, size: int, p: float) -> None:
         self.rng = np.random.default_rng(size)
-        self.layout, self.codec = Layout.flat(size), TernaryCodec()
+        self.layout = Layout.flat(size)
+        self.codec = TernaryCodec()
         self.memory = ErrorFeedback(SparseTernary(p))
         self.state: State = EMPTY
         self.source = self.rng.standard_normal(size, np.float32)
@@ -47,7 +48,7 @@ class Stages:
         self.cohort = Cohort(10, size, p)
 
     def prepare(self) -> None:
-        """Not timed: a delta is used up by the step that sends it."""
+        """Copy the delta, untimed: a step overwrites its delta."""
         self.delta = self.source.copy()
 
     def compress(self) -> None:
@@ -70,10 +71,10 @@ Curves = dict[str, list[tuple[float, float]]]
 
 
 def _measure(points: Sequence[tuple[float, int, float]], quick: bool) -> Curves:
-    """Milliseconds of each stage for each (x, size, p)."""
+    """Return milliseconds of each stage for each (x, size, p)."""
     curves: Curves = {}
     for x, size, p in points:
-        few = max(5, min(100, 50_000_000 // size))  # small ones take no time
+        few = max(5, min(100, 50_000_000 // size))  # more repeats for small sizes
         found = take_turns(Stages(size, p).works(), 3 if quick else few, warm_up=2)
         for name, seconds in found.items():
             curves.setdefault(name, []).append((x, 1e3 * seconds))
@@ -105,12 +106,14 @@ def rows(options: Options) -> Rows:
 
 
 def _by_clients(quick: bool) -> Rows:
-    """Whole rounds of a small model, always with ten clients, out of more and more."""
+    """Rounds of a small model with ten clients, out of a growing number of clients."""
     torch.set_num_threads(1)  # as `fedtern run` does
-    task, starting, playing = get_task("logistic-mnist"), [], []
+    task = get_task("logistic-mnist")
+    starting = []
+    playing = []
     rounds = 20 if quick else 200
     counts = (10, 100, 1000) if quick else (10, 100, 1000, 10_000, 100_000)
-    for clients in (10, *counts):  # the first of all loads and compiles what all need
+    for clients in (10, *counts):  # the first entry only loads and compiles
         dataset = tasks.noise("mnist", max(clients, 1000))
         environment = Environment(clients=clients, participation=10 / clients, split="iid")
         begin = time.perf_counter()
@@ -123,14 +126,15 @@ def _by_clients(quick: bool) -> Rows:
                 federation.step()
                 seconds.append(time.perf_counter() - begin)
         playing.append((float(clients), 1e3 * statistics.median(seconds)))
-    starting, playing = starting[1:], playing[1:]
+    starting = starting[1:]
+    playing = playing[1:]
     among = f"10 of 10 to 10 of {clients:,} clients"
     yield _row("a round, by clients", f"{among}, {rounds} rounds", playing)
-    yield _row("starting, by clients", f"{among}, data being dealt", starting)
+    yield _row("starting, by clients", f"{among}, splitting the data included", starting)
 
 
 def _last(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The last decade, where neither overheads nor caches flatter."""
+    """Points of the last decade, where fixed costs and caches matter least."""
     return [(x, y) for x, y in points if x >= 0.09 * points[-1][0]]
 
 

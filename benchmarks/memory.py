@@ -1,8 +1,8 @@
-"""What clients that have taken part leave behind: in memory, and on disk past a limit.
+"""Memory of clients that have taken part, and disk space above a limit.
 
-Everything of a federation of VGG11* is real but the training, which is noise: residuals, momentum,
-messages, the server. Each client has its turn, a hundred in a round, then all of them again: for a
-cache of those that were active last there is nothing worse.
+A federation of VGG11* with real residuals, momentum, messages and server; only the training is
+replaced by noise. Cohorts of a hundred go through all clients in order, and then again: the worst
+order for a cache of recently used clients.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class InTurn(Environment):
-    """Cohorts one after the other until everybody has had a turn, and so on."""
+    """Cohorts that go through all clients in order, again and again."""
 
     def cohort(self, seed: int, round: int) -> list[int]:
         first = round * COHORT % self.clients
@@ -49,13 +49,15 @@ class InTurn(Environment):
 
 
 class Noise:
-    """A ``Trainer`` that learns nothing, in no time."""
+    """A ``Trainer`` that returns random deltas at once."""
 
     together = 1
 
     def __init__(self, size: int, momentum: bool) -> None:
         self.source = np.random.default_rng(0).standard_normal(size + 10_000, np.float32)
-        self.size, self.momentum, self.turn = size, momentum, 0
+        self.size = size
+        self.momentum = momentum
+        self.turn = 0
 
     def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
         for _ in jobs:
@@ -85,7 +87,7 @@ def federation(
 
 
 def resident() -> int:
-    """Bytes of memory that this process has."""
+    """Resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -96,14 +98,14 @@ def available() -> int:
 
 
 def alone(function: Callable[..., T], *arguments: object) -> T:
-    """Call a function in a process that has not allocated anything yet."""
+    """Call a function in a new process, which has allocated nothing yet."""
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def grow(clients: int, momentum: bool) -> list[tuple[int, int]]:
-    """How many clients have taken part, and the bytes this process has, after each round."""
+    """Number of clients that took part, and resident bytes, after each round."""
     torch.set_num_threads(1)
     found = [(0, 0)]
     with closing(federation(clients, momentum)) as running:
@@ -115,10 +117,10 @@ def grow(clients: int, momentum: bool) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Spilled:
-    """Milliseconds a client's turn, without training, and what one batch takes."""
+    """Milliseconds per client and round, without training, and milliseconds per batch."""
 
-    first: float  # while everybody takes part for the first time
-    again: float  # with a residual to fetch from disk
+    first: float  # the first time, when most clients only write
+    again: float  # with a residual read from disk
     held: float  # with a residual in memory
     batch: float
     peak: int
@@ -126,7 +128,7 @@ class Spilled:
 
 
 def spill(clients: int, limit: int, directory: str, momentum: bool) -> Spilled:
-    """Everybody twice, or at least some of them; a federation that fits takes turns with that."""
+    """Run all clients once and some of them again, alternating with a federation in memory."""
     torch.set_num_threads(1)
     begin = resident()
     large = federation(clients, momentum, limit, Path(directory))
@@ -134,8 +136,9 @@ def spill(clients: int, limit: int, directory: str, momentum: bool) -> Spilled:
         first = [_step(large) for _ in range(clients // COHORT)]
         peak = resident() - begin
         small = federation(COHORT, momentum)
-        small.step()  # or it would have nothing to fetch
-        again, held = [], []
+        small.step()  # so that its clients have residuals
+        again = []
+        held = []
         for _ in range(min(clients // COHORT, 15)):
             again.append(_step(large))
             held.append(_step(small))
@@ -167,15 +170,17 @@ def rows(options: Options) -> Rows:
 
 
 def _in_memory(momentum: bool, quick: bool) -> Row:
-    clients, vectors = 1000, 2 if momentum else 1
+    clients = 1000
+    vectors = 2 if momentum else 1
     bare = 4 * VGG11S * vectors
     fits = available() > 1.3 * clients * bare + GIB
     measured = clients if fits and not quick else 300
     points = alone(grow, measured, momentum)
     slope = float(np.polyfit([x for x, _ in points], [y for _, y in points], 1)[0])
-    note = f"{slope / 1e6:.2f} MB a client, by a line through {len(points)} rounds"
+    note = f"{slope / 1e6:.2f} MB per client, fitted to {len(points)} rounds"
     if measured < clients:
-        note += f"; {measured} clients measured, as " + ("asked" if quick else "no more fit")
+        reason = "--quick" if quick else "no memory for more"
+        note += f"; {measured} clients measured ({reason})"
     what = "residuals and momentum" if momentum else "residuals"
     return Row(
         f"{clients:,} clients, {what}", PEER, slope * clients / GIB, bare * clients / GIB, "GiB",
@@ -189,26 +194,27 @@ def _on_disk(quick: bool) -> Rows:
     with tempfile.TemporaryDirectory(prefix="fedtern-bench-") as directory:
         room = shutil.disk_usage(directory).free
         fitting = int((0.8 * room + limit) / bare) // COHORT * COHORT
-        wanted, clients = clients, min(clients, fitting)
+        wanted = clients
+        clients = min(clients, fitting)
         if available() < 1.3 * limit + 2 * COHORT * bare:
-            yield Row("clients on disk", note="not measured: there is no memory for the limit")
+            yield Row("clients on disk", note="not measured: not enough memory for the limit")
             return
         found = alone(spill, clients, limit, directory, False)
-    note = "asked to be quick" if quick else ""
+    note = "--quick" if quick else ""
     if clients < wanted:
-        note = f"{clients:,} of {wanted:,} clients: no more fit into {room / 1e9:.0f} GB of disk"
+        note = f"{clients:,} of {wanted:,} clients: only {room / 1e9:.0f} GB of free disk"
     yield Row(
-        f"{clients:,} clients, past {limit / GIB:.2g} GiB on disk", "the limit given",
+        f"{clients:,} clients, limit {limit / GIB:.2g} GiB, rest on disk", "the limit",
         found.peak / GIB, limit / GIB, "GiB",
         note="; ".join(filter(None, (note, f"{found.on_disk:,} clients on disk"))),
     )  # fmt: skip
     yield Row(
-        "a client's turn, from disk", "held in memory", found.again, found.held, "ms",
-        note=f"without training; the first turns, of which most only write, {found.first:.3g} ms",
+        "client and round, state on disk", "state in memory", found.again, found.held, "ms",
+        note=f"without training; the first time, when most only write, {found.first:.3g} ms",
     )  # fmt: skip
     batch = found.batch / len(os.sched_getaffinity(0))
     yield Row(
-        "the same with a batch of VGG11*", "held in memory",
+        "the same with a batch of VGG11*", "state in memory",
         batch + found.again, batch + found.held, "ms",
-        note=f"added up: a batch takes {found.batch:.3g} ms on one core, and all cores train",
+        note=f"computed: a batch takes {found.batch:.3g} ms on one core, and all cores train",
     )  # fmt: skip

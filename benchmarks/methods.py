@@ -1,7 +1,7 @@
-"""What a round costs each method on one core, at the 865,482 values of VGG11*.
+"""Time of each method on one core, for the 865,482 values of VGG11*.
 
-`python benchmarks/methods.py`: the median time to compress and encode a change, and to decode it;
-beside it the same as a multiple of adding two such vectors, measured in the same run.
+`python benchmarks/methods.py` prints the median time to compress and encode an update, and to
+decode it, also as a multiple of the addition of two such vectors in the same run.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ from traffic import vgg11s
 
 
 def measure(name: str, layout: Layout, rounds: int) -> dict[str, float | str | int]:
-    """Medians over rounds after the first two, which compile and warm up."""
-    method, rng = METHODS[name](), np.random.default_rng(0)
-    up, state = method.up, EMPTY
-    encoded, decoded, added, length = [], [], [], 0
+    """Medians over all rounds but the first two, which compile and warm up."""
+    method = METHODS[name]()
+    rng = np.random.default_rng(0)
+    up = method.up
+    state = EMPTY
+    encoded = []
+    decoded = []
+    added = []
+    length = 0
     other = rng.standard_normal(layout.size, np.float32)
     for _ in range(rounds + 2):
         delta = (0.01 * rng.standard_t(4, layout.size)).astype(np.float32)
@@ -58,7 +63,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # BLAS, too, has one core then
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # limits BLAS to one core too
     layout = vgg11s()
     rows = [measure(name, layout, options.rounds) for name in options.methods]
     if options.json:
@@ -73,7 +78,7 @@ def main() -> None:
             f" {row['decode_ms']:9.1f} ms ({row['decode_adds']:4.1f}x)"
             f" {row['bytes']:10,} {row['bits_a_parameter']:7.3f}"
         )
-    print("(x: times np.add of two such vectors; bits: for each parameter)")
+    print("(x: multiple of np.add of two such vectors; bits: per parameter)")
 
 
 if __name__ == "__main__":

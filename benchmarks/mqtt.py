@@ -1,7 +1,7 @@
-"""Federations on a real Mosquitto: rounds a second, bytes on the wire, memory over many rounds.
+"""Federations on a real Mosquitto: rounds per second, bytes on the wire, memory over many rounds.
 
-`python benchmarks/mqtt.py` has broker, server and all clients on this machine. Clients are light
-(``mqtt_load.py``) where speed and memory are measured, and ``join`` where bytes are.
+`python benchmarks/mqtt.py` runs the broker, the server and all clients on this machine. It measures
+speed and memory with light clients (``mqtt_load.py``), and bytes with ``join``.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ LOGISTIC = 7_850
 
 @dataclass(frozen=True)
 class Load:
-    """What a server with many clients has done."""
+    """Measurements of a server with many clients."""
 
     clients: int
     cohort: int
     size: int
     rounds: int
     rounds_per_second: float
-    server_ms_per_round: float  # of its core
-    mib: list[float]  # of the server, at each tenth of the rounds
+    server_ms_per_round: float  # CPU time
+    mib: list[float]  # memory of the server, ten times during the run
     present: int
     counted: int
     refused: dict[str, int]
@@ -61,9 +61,10 @@ class Load:
 
 @contextmanager
 def generator(port: int, clients: int, size: int, processes: int) -> Iterator[None]:
-    """Light clients in a few processes, which end with what is measured."""
+    """Run light clients in a few processes until the block ends."""
     script = str(Path(__file__).with_name("mqtt_load.py"))
-    share, running = -(-clients // processes), []
+    share = -(-clients // processes)
+    running = []
     try:
         for first in range(0, clients, share):
             own = (port, first, min(share, clients - first), size)
@@ -76,10 +77,11 @@ def generator(port: int, clients: int, size: int, processes: int) -> Iterator[No
 
 
 def load(clients: int, cohort: int, rounds: int, size: int = LOGISTIC, processes: int = 2) -> Load:
-    """Play rounds as fast as they go; the first tenth is not timed."""
+    """Run rounds at full speed; the first tenth is not timed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, clients + 200)), hard))
-    stats, marks = Stats(), []
+    stats = Stats()
+    marks = []
 
     def on_round(coordinator: Coordinator) -> None:
         if coordinator.server.round % (rounds // 10) == 0:
@@ -91,7 +93,8 @@ def load(clients: int, cohort: int, rounds: int, size: int = LOGISTIC, processes
     with mosquitto() as port, generator(port, clients, size, processes):
         place = Broker("127.0.0.1", port)
         asyncio.run(serve(server, place, plan, stats=stats, on_round=on_round, linger=0))
-    (begin, spent, _), (end, all_spent, _) = marks[0], marks[-1]
+    (begin, spent, _) = marks[0]
+    (end, all_spent, _) = marks[-1]
     timed = rounds - rounds // 10
     return Load(
         clients,
@@ -109,7 +112,7 @@ def load(clients: int, cohort: int, rounds: int, size: int = LOGISTIC, processes
 
 
 def _mib() -> float:
-    # What is held, and not what the allocator keeps at hand: that comes and goes by the MiB.
+    # Exclude free memory that the allocator caches: it varies by MiB.
     gc.collect()
     if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
         libc.malloc_trim(0)
@@ -119,14 +122,14 @@ def _mib() -> float:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What sockets have seen of whole federations, connections included, by client-round."""
+    """Bytes on the sockets of a federation, connections included, per client and round."""
 
     clients: int
     rounds: int
     size: int
     up: float
     down: float
-    overhead: float  # what of both is neither upload nor broadcast
+    overhead: float  # bytes up and down that are neither upload nor broadcast
 
     @property
     def ratios(self) -> tuple[float, float]:
@@ -134,8 +137,10 @@ class Traffic:
 
 
 async def traffic(port: int, clients: int = 10, rounds: int = 20, size: int = VGG11S) -> Traffic:
-    """Everybody in every round, counted by a proxy between them and the broker."""
-    method, rng, messages = stc(), np.random.default_rng(0), 0
+    """Count bytes with a proxy between the clients and the broker; all clients in every round."""
+    method = stc()
+    rng = np.random.default_rng(0)
+    messages = 0
     server = Server(np.zeros(size), method, federation="wire")
 
     def uploaded(data: bytes) -> None:
@@ -152,7 +157,8 @@ async def traffic(port: int, clients: int = 10, rounds: int = 20, size: int = VG
 
     plan = RoundPolicy(Everybody(), deadline=120, least=clients, rounds=rounds, grace=0.2)
     async with counting(port) as wire:
-        own, through = Broker("127.0.0.1", port), Broker("127.0.0.1", wire.port)
+        own = Broker("127.0.0.1", port)
+        through = Broker("127.0.0.1", wire.port)
         tasks = [serve(server, own, plan, on_round=on_round)]
         for i in range(clients):
             client = Client(i, method, weights=np.zeros(size), federation="wire")
@@ -166,24 +172,27 @@ async def traffic(port: int, clients: int = 10, rounds: int = 20, size: int = VG
 
 
 def rows(options: Options) -> Rows:
-    """For ``fedtern bench mqtt``."""
+    """Rows of ``fedtern bench mqtt``."""
     if find_mosquitto() is None:
         yield Row("mqtt", note="needs mosquitto, which is not installed")
         return
     clients, cohort = (100, 10) if options.quick else (1000, 100)
     found = load(clients, cohort, 20 if options.quick else 100)
-    own = f"{found.server_ms_per_round:.0f} ms of a core for the server"
+    own = f"{found.server_ms_per_round:.0f} ms of CPU time on the server"
     note = f"{clients:,} connected, cohort {cohort}; {own}"
     target = Target(">=", 5.0, "ours")
     yield Row("rounds", "", found.rounds_per_second, None, "rounds/s", target, note)
     with mosquitto() as port:
         bytes_seen = asyncio.run(traffic(port, 3 if options.quick else 10))
-    dense, peer = 4.0 * VGG11S, "uncompressed training"
+    dense = 4.0 * VGG11S
+    peer = "uncompressed training"
     fewer = Target("<=", 1 / 1000)
     yield Row("wire, up", peer, bytes_seen.up, dense, "bytes", fewer)
     yield Row("wire, down", peer, bytes_seen.down, dense, "bytes", fewer)
     most = Target("<=", 150.0, "ours")
-    yield Row("wire, overhead", "", bytes_seen.overhead, None, "bytes", most, "a client-round")
+    yield Row(
+        "wire, overhead", "", bytes_seen.overhead, None, "bytes", most, "per client and round"
+    )
 
 
 def main() -> None:

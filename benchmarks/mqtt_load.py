@@ -1,8 +1,8 @@
 """Many light clients in one process: real connections, a real codec, no training.
 
-`python benchmarks/mqtt_load.py PORT FIRST COUNT SIZE` is clients FIRST to FIRST + COUNT - 1. Each
-has a connection and a residual of its own; the model, which is the same for all, they share. They
-speak as much of MQTT 5 as such a device would need: some of it is below.
+`python benchmarks/mqtt_load.py PORT FIRST COUNT SIZE` runs clients FIRST to FIRST + COUNT - 1. Each
+has its own connection and residual. They share the model, which is the same for all. This file
+implements the part of MQTT 5 that such a device needs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def packet(first: int, body: bytes) -> bytes:
 
 
 def connect(name: str, will: str) -> bytes:
-    # Flags: clean start, a will of QoS 0 that is retained. Keep-alive 0: never.
+    # Flags: clean start, a retained will with QoS 0. Keep-alive 0: off.
     return packet(
         0x10, text("MQTT") + b"\x05\x26\0\0\0" + text(name) + b"\0" + text(will) + b"\0\0"
     )
@@ -48,13 +48,13 @@ def subscribe(*topics: str) -> bytes:
 
 
 def publish(topic: str, payload: bytes, *, number: int = 0, retain: bool = False) -> bytes:
-    """With a packet's number, at least once."""
+    """Return a PUBLISH packet: QoS 1 if it has a number, else QoS 0."""
     head = text(topic) + (struct.pack(">H", number) if number else b"") + b"\0"
     return packet(0x30 | (2 if number else 0) | retain, head + payload)
 
 
 class Fleet:
-    """What the clients of this process share."""
+    """State that the clients of this process share."""
 
     def __init__(self, size: int) -> None:
         layout = Layout.flat(size)
@@ -62,16 +62,18 @@ class Fleet:
         self.witness = Client((1 << 64) - 1, METHOD, weights=np.zeros(size), federation=FEDERATION)
         self.delta = np.random.default_rng(0).standard_normal(size, np.float32)
         self.uplinks: dict[int, Uplink] = {}
-        self.waiting: set[int] = set()  # whose upload is not settled yet
-        self.news, self.ended = b"", False
+        self.waiting: set[int] = set()  # clients with an unacknowledged upload
+        self.news = b""
+        self.ended = False
         self.call: CohortNotice | None = None
 
     def heard(self, payload: bytes) -> None:
-        """The first of this process to hear something works out what it means for all."""
+        """Process an announcement once, for all clients of this process."""
         if payload == self.news:
             return
         news = Announcement.read(payload)
-        self.news, self.ended = payload, news.ended
+        self.news = payload
+        self.ended = news.ended
         self.call = CohortNotice.open(news.message, self.terms)
         if self.call.head.round > self.witness.round:
             broadcast = Broadcast.open(news.message, self.terms)
@@ -81,7 +83,7 @@ class Fleet:
             self.witness.receive(news.message)
 
     def upload(self, i: int) -> bytes | None:
-        """What client ``i`` has to say to what was heard last; None if it was not called."""
+        """Return the upload of client ``i``, or None if it is not in the cohort."""
         if self.ended or self.call is None:
             return None
         if self.call.cohort is not None and i not in self.call.cohort:
@@ -91,16 +93,19 @@ class Fleet:
             update, memory = uplink.compress(self.delta.copy(), self.witness.round)
             uplink.seal(update, memory, self.witness.stamp, self.witness.round)
             self.waiting.add(i)
-        assert uplink.pending is not None  # it has just been made
+        assert uplink.pending is not None  # sealed above
         return write_upload(1, uplink.pending)
 
 
 class Light(asyncio.Protocol):
-    """One client's connection."""
+    """Connection of one client."""
 
     def __init__(self, fleet: Fleet, i: int, ended: asyncio.Event) -> None:
-        self.fleet, self.i, self.ended = fleet, i, ended
-        self.buffer, self.number = bytearray(), 0
+        self.fleet = fleet
+        self.i = i
+        self.ended = ended
+        self.buffer = bytearray()
+        self.number = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -118,7 +123,7 @@ class Light(asyncio.Protocol):
             if first >> 4 == 3:
                 length = struct.unpack_from(">H", body)[0]
                 if body[2 : 2 + length].endswith(b"/round"):
-                    self._announced(body[2 + length + 1 :])  # its properties are none
+                    self._announced(body[2 + length + 1 :])  # there are no properties
 
     def _packet(self) -> tuple[int, bytes] | None:
         length = shift = 0
@@ -132,7 +137,8 @@ class Light(asyncio.Protocol):
         end = at + 1 + length
         if len(self.buffer) < end:
             return None
-        first, body = self.buffer[0], bytes(self.buffer[at + 1 : end])
+        first = self.buffer[0]
+        body = bytes(self.buffer[at + 1 : end])
         del self.buffer[:end]
         return first, body
 
@@ -148,7 +154,9 @@ class Light(asyncio.Protocol):
 async def main(port: int, first: int, count: int, size: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, count + 100)), hard))
-    fleet, ended, loop = Fleet(size), asyncio.Event(), asyncio.get_running_loop()
+    fleet = Fleet(size)
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for i in range(first, first + count):
         await loop.create_connection(partial(Light, fleet, i, ended), "127.0.0.1", port)
     await ended.wait()

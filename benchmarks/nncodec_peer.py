@@ -1,7 +1,8 @@
-"""DeepCABAC on an array of -1, 0 and 1: bytes on standard input, three figures on standard output.
+"""Compress an array of -1, 0 and 1 with DeepCABAC.
 
-They are the bytes of the shortest stream, and the median seconds to write and to read it. This file
-runs in whatever Python has nncodec, and so imports nothing of ours.
+Reads the array as bytes from standard input. Prints three numbers: the bytes of the shortest
+stream, and the median seconds to encode and to decode it. Runs in the Python that has nncodec, so
+it does not import fedtern.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 from nncodec import tensor  # pip install nncodec
 
-WIDTHS = (0, 128, 1152)  # of the rows that empty ones are skipped of; 0 for a flat array
+WIDTHS = (0, 128, 1152)  # row lengths to try, as empty rows are skipped; 0 for a flat array
 REPEATS = 3
 
 
@@ -33,7 +34,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         options = {"results": directory, "use_dq": False}
         for width in WIDTHS:
-            array, times = shaped(values, width), []
+            array = shaped(values, width)
+            times = []
             for _ in range(REPEATS):
                 with contextlib.redirect_stdout(io.StringIO()):
                     begin = time.perf_counter()
@@ -42,7 +44,7 @@ def main() -> None:
                     back = tensor.decode(stream)
                     times.append((middle - begin, time.perf_counter() - middle))
                 if not np.array_equal(np.asarray(back), array):
-                    sys.exit(f"rows of {width}: what came back is not what went in")
+                    sys.exit(f"rows of {width}: the decoded array differs from the input")
             encode, decode = (statistics.median(column) for column in zip(*times, strict=True))
             if best is None or len(stream) < best[0]:
                 best = len(stream), encode, decode

@@ -1,8 +1,8 @@
-"""Writes what `fedtern bench --json` has measured into a page, between its two markers.
+"""Write the results of `fedtern bench --json` into a page, between its two markers.
 
-`fedtern bench --json > bench.json; python benchmarks/page.py docs/performance.md bench.json`: a
-table for each benchmark, and the growth curves as pictures beside the page. Of several files, the
-last one that has a benchmark counts; one that none of them has stays on the page as it was.
+`fedtern bench --json > bench.json; python benchmarks/page.py docs/performance.md bench.json` writes
+a table for each benchmark, and the growth curves as figures in a folder beside the page. If several
+files have the same benchmark, the last one wins. Benchmarks in none of the files stay unchanged.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+BEGIN = "<!-- measured: begin -->"
+END = "<!-- measured: end -->"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#555555")
-CURVES = {  # name of the picture: rows whose names end like this, what they are drawn against
+CURVES = {  # figure: (suffix of its rows, label of the x axis)
     "growth-values": ("by values", "values in a vector"),
     "growth-sent": ("by values sent", "values sent, of 1,000,000"),
     "growth-uploads": ("by uploads", "uploads in a round"),
@@ -24,14 +25,15 @@ Rows = list[dict[str, Any]]
 
 
 def figure(value: float | None) -> str:
-    """A number as people write it."""
+    """Format a number with three digits, or with thousands separators."""
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    target, goal = row["target"], ""
+    target = row["target"]
+    goal = ""
     if target is not None:
         sense = {">=": "≥", "<=": "≤"}[target["sense"]]
         what = "" if target["of"] == "ratio" or row["unit"] == "exponent" else f" {row['unit']}"
@@ -44,7 +46,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 def table(rows: Rows) -> str:
     head = "| | ours | theirs | | ratio | target | peer |\n|---|---:|---:|---|---:|---|---|"
-    # A pipe would end a cell, a star would begin something.
+    # Escape Markdown: a pipe ends a cell, a star starts emphasis.
     lines = [
         "| " + " | ".join(c.replace("|", "/").replace("11*", r"11\*") for c in cells(row)) + " |"
         for row in rows
@@ -55,7 +57,7 @@ def table(rows: Rows) -> str:
 def machine(found: dict[str, Any]) -> str:
     about = found["machine"]
     packages = ", ".join(f"{n} {about[n]}" for n in ("numpy", "numba", "torch") if about.get(n))
-    load = "" if about.get("load") is None else f", load {about['load']:.1f} before it began"
+    load = "" if about.get("load") is None else f", load {about['load']:.1f} at the start"
     quick = " Measured with `--quick`: few repeats, small sizes." if found["quick"] else ""
     return (
         f"{about['cpu']}, {about['cores']} cores{load}; {about['system']}, Python"
@@ -64,7 +66,7 @@ def machine(found: dict[str, Any]) -> str:
 
 
 def draw(rows: Rows, folder: Path) -> list[str]:
-    """A picture for each kind of growth that was measured; their names."""
+    """Draw a figure for each measured kind of growth and return the names."""
     from matplotlib import pyplot as plt  # pip install 'fedtern[report]'
 
     plt.rcParams.update({"svg.hashsalt": "fedtern", "font.size": 10})
@@ -93,7 +95,7 @@ def draw(rows: Rows, folder: Path) -> list[str]:
 
 
 def measured(files: list[dict[str, Any]], page: Path) -> dict[str, str]:
-    """What is to stand under the name of each benchmark."""
+    """Return the new text for each benchmark."""
     parts: dict[str, str] = {}
     for found in files:
         for name in dict.fromkeys(row["benchmark"] for row in found["rows"]):
@@ -108,7 +110,7 @@ def measured(files: list[dict[str, Any]], page: Path) -> dict[str, str]:
 
 
 def sections(body: str) -> dict[str, str]:
-    """What stands under each name already."""
+    """Return the existing text for each benchmark."""
     parts = [part.partition("\n") for part in f"\n{body}".split("\n### ")[1:]]
     return {name.strip(): text.strip() for name, _, text in parts}
 
@@ -123,7 +125,7 @@ def main() -> None:
     before, begin, rest = text.partition(BEGIN)
     body, end, after = rest.partition(END)
     if not begin or not end:
-        parser.error(f"{options.page} has no part between {BEGIN} and {END}")
+        parser.error(f"{options.page} lacks the markers {BEGIN} and {END}")
     parts = sections(body) | measured(files, options.page)
     body = "\n\n".join(f"### {name}\n\n{text}" for name, text in parts.items())
     options.page.write_text(f"{before}{BEGIN}\n\n{body}\n\n{END}{after}")

@@ -1,7 +1,7 @@
-"""Our codec beside general and neural compressors, on one ternary update of VGG11*'s size.
+"""Our codec compared with general and neural compressors, on one ternary update of VGG11*.
 
-Each of them gets what suits it: the gaps between non-zeros, with their signs, or the dense array of
--1, 0 and 1. Times include making that form from an update, and going back to one.
+Each compressor gets two inputs: the gaps between non-zeros with their signs, and the dense array of
+-1, 0 and 1. Times include the conversion from an update to that input and back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PYTHON = "NNCODEC_PYTHON"
 
 
 def gaps(update: Ternary) -> bytes:
-    """The gaps as the shortest integers that hold all of them, then the signs as bits."""
+    """Gaps as the narrowest integers that hold all of them, then signs as bits."""
     between = np.diff(update.indices, prepend=-1) - 1
     wide = np.uint16 if between.max() < 1 << 16 else np.uint32
     return between.astype(wide).tobytes() + np.packbits(update.signs).tobytes()
@@ -42,7 +42,7 @@ def from_gaps(data: bytes, count: int) -> Ternary:
 
 
 def dense(update: Ternary) -> bytes:
-    """One byte for each value: -1, 0 or 1."""
+    """Values -1, 0 and 1, one byte each."""
     out = np.zeros(update.size, np.int8)
     out[update.indices] = np.where(update.signs, 1, -1)
     return out.tobytes()
@@ -58,7 +58,7 @@ FORMS = {"gaps": (gaps, from_gaps), "dense array": (dense, from_dense)}
 
 
 def general() -> dict[str, tuple[Pack, Pack] | None]:
-    """Compressors of bytes; None for one that is not installed."""
+    """Compressors of bytes by name; None if not installed."""
     found: dict[str, tuple[Pack, Pack] | None] = {
         "zlib 6": (lambda data: zlib.compress(data, 6), zlib.decompress),
         "zlib 9": (lambda data: zlib.compress(data, 9), zlib.decompress),
@@ -67,14 +67,16 @@ def general() -> dict[str, tuple[Pack, Pack] | None]:
         return {**found, "zstd": None}
     zstandard = importlib.import_module("zstandard")
     for level in (3, 19):
-        squeeze, back = zstandard.ZstdCompressor(level=level), zstandard.ZstdDecompressor()
+        squeeze = zstandard.ZstdCompressor(level=level)
+        back = zstandard.ZstdDecompressor()
         found[f"zstd {level}"] = (squeeze.compress, back.decompress)
     return found
 
 
 def rows(options: Options) -> Rows:
     update = random_ternary(VGG11S, P, np.random.default_rng(0))
-    codec, layout = TernaryCodec(), Layout.flat(VGG11S)
+    codec = TernaryCodec()
+    layout = Layout.flat(VGG11S)
     repeats = 3 if options.quick else 31
     ours = codec.encode(update, layout)
     for name, pack in general().items():
@@ -88,13 +90,17 @@ def rows(options: Options) -> Rows:
 
 
 def _against(name: str, pack: tuple[Pack, Pack], form: str, update: Ternary, repeats: int) -> Rows:
-    """Size and times beside one compressor on one form of the update."""
-    codec, layout, count = TernaryCodec(), Layout.flat(VGG11S), update.indices.size
-    (squeeze, back), (make, unmake) = pack, FORMS[form]
-    ours, theirs = codec.encode(update, layout), squeeze(make(update))
+    """Compare size and times with one compressor on one form of the update."""
+    codec = TernaryCodec()
+    layout = Layout.flat(VGG11S)
+    count = update.indices.size
+    (squeeze, back) = pack
+    (make, unmake) = FORMS[form]
+    ours = codec.encode(update, layout)
+    theirs = squeeze(make(update))
     restored = unmake(back(theirs), count)
     if not np.array_equal(restored.to_dense(), update.to_dense()):
-        raise ValueError(f"{name} of the {form} does not give back what it was given")
+        raise ValueError(f"{name} of the {form}: the decoded update differs from the input")
     seconds = take_turns(
         {
             "encode": lambda: codec.encode(update, layout),
@@ -112,13 +118,13 @@ def _against(name: str, pack: tuple[Pack, Pack], form: str, update: Ternary, rep
 
 
 def _nncodec(update: Ternary, ours: bytes, seconds: float) -> Rows:
-    """DeepCABAC, in whatever Python has it: nncodec 2 wants numpy 1, and we want numpy 2."""
+    """Compare with DeepCABAC in a separate Python: nncodec 2 needs NumPy 1, we need NumPy 2."""
     python = os.environ.get(PYTHON) or (sys.executable if find_spec("nncodec") else None)
     peer = "DeepCABAC (nncodec)"
     if python is None:
         yield Row(
             "nncodec", peer,
-            note="not installed; it wants numpy < 2, so an environment of its own:"
+            note="not installed; it needs numpy < 2 in a separate environment:"
             f" python -m venv NN && NN/bin/pip install nncodec, then {PYTHON}=NN/bin/python",
         )  # fmt: skip
         return
@@ -127,7 +133,7 @@ def _nncodec(update: Ternary, ours: bytes, seconds: float) -> Rows:
         [python, str(script)], input=dense(update), capture_output=True, check=False
     )
     if done.returncode:
-        reason = done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"]
+        reason = done.stderr.decode(errors="replace").strip().splitlines() or ["no error message"]
         yield Row("nncodec", peer, note=f"failed in {python}: {reason[-1]}")
         return
     size, encode, decode = map(float, done.stdout.split()[-3:])

@@ -1,6 +1,6 @@
-"""Draws accuracy against iterations and bytes sent up, for runs that `fedtern run` has left behind.
+"""Plot accuracy against iterations and against uploaded bytes, for runs of `fedtern run`.
 
-`python benchmarks/plot_runs.py FILE.svg TITLE=RUN,RUN... TITLE=RUN...`: two plots for each title.
+`python benchmarks/plot_runs.py FILE.svg TITLE=RUN,RUN... TITLE=RUN...` draws two plots per title.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def draw(rows: dict[str, list[Path]], out: Path) -> None:
             left.plot([line["iteration"] for line in run.evaluations], accuracy, **style)
             right.plot([line["up_bytes_mean"] for line in run.evaluations], accuracy, **style)
         left.set(title=title, xlabel="iterations", ylabel="test accuracy")
-        right.set(xscale="log", xlabel="bytes sent up, mean of each round's clients")
+        right.set(xscale="log", xlabel="bytes up per participating client")
         for axes in (left, right):
             axes.grid(alpha=0.3)
             axes.spines[["top", "right"]].set_visible(False)

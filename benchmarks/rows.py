@@ -1,7 +1,7 @@
-"""What every benchmark yields, and how it measures.
+"""Rows of results, and measurement by turns.
 
-A machine has no speed of its own: others use it, it heats up, its clock changes. So whatever is
-compared takes turns, and what counts is the ratio of the medians.
+The speed of a machine varies with load, heat and clock. So everything that is compared takes turns,
+and the result is the ratio of the medians.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ P = 1 / 400
 
 @dataclass(frozen=True)
 class Options:
-    """How much to measure."""
+    """Amount of work."""
 
-    quick: bool = False  # fewer repeats and smaller sizes, to see that everything works
-    large: bool = False  # vectors of 10**8 values, too
+    quick: bool = False  # fewer repeats and smaller sizes, to check that everything works
+    large: bool = False  # add vectors of 10**8 values
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a ratio, or our figure, is meant to be."""
+    """Bound for a ratio, or for our number."""
 
     sense: Literal[">=", "<="]
     bound: float
@@ -43,9 +43,9 @@ class Target:
 
 @dataclass(frozen=True)
 class Row:
-    """Our figure beside that of a named peer or limit; a row without figures says why.
+    """Our number and that of a named peer or limit; a row without numbers says why in its note.
 
-    ``ratio`` is ours divided by theirs. ``points`` are what a curve is drawn through.
+    ``ratio`` is ours divided by theirs. ``points`` are the points of a curve.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Row:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the target is; None if there is none, or nothing was measured."""
+        """Whether the target is reached; None without a target or a measurement."""
         value = None if self.target is None else getattr(self, self.target.of)
         return None if self.target is None or value is None else self.target.reached(value)
 
@@ -78,13 +78,13 @@ Work = Callable[[], object]
 
 
 def nothing() -> None:
-    """What needs no preparation."""
+    """No preparation."""
 
 
 def take_turns(
     works: dict[str, Work | tuple[Work, Work]], repeats: int, warm_up: int = 1
 ) -> dict[str, float]:
-    """Median seconds of each work, or of the second of a pair, the first of which prepares it."""
+    """Median seconds of each task. In a pair, the first prepares and only the second is timed."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(warm_up + repeats):
         for name, work in works.items():
@@ -98,13 +98,13 @@ def take_turns(
 
 
 def exponent(points: Sequence[tuple[float, float]]) -> float:
-    """The slope of a straight line through the logarithms: 1 is linear growth."""
+    """Slope of a line through the logarithms: 1 is linear growth."""
     x, y = zip(*((math.log(x), math.log(y)) for x, y in points), strict=True)
     return float(np.polyfit(x, y, 1)[0])
 
 
 def random_ternary(size: int, p: float, rng: np.random.Generator) -> Ternary:
-    """What sparse ternary compression makes of a vector whose large values may be anywhere."""
+    """Random ternary update with uniformly distributed positions."""
     count = max(int(size * p), 1)
     indices = np.sort(rng.choice(size, count, replace=False, shuffle=False)).astype(np.int64)
     return Ternary(size, indices, rng.random(count) < 0.5, np.array([0.01], np.float32))

@@ -1,4 +1,4 @@
-"""The benchmarks that are scripts of their own, by the suite's rows."""
+"""Rows of the benchmarks that are also scripts: codec, methods and traffic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def codec(options: Options) -> Rows:
-    """Whatever `codec.py --json` reports as multiples of adding two vectors."""
+    """Rows of `codec.py`: multiples of the addition of two vectors."""
     command = [sys.executable, str(HERE / "codec.py"), "--json"]
     command += ["--repeats", "20"] if options.quick else []
     command += ["--large"] if options.large else []
@@ -35,7 +35,9 @@ def codec(options: Options) -> Rows:
         yield from _multiples(found["large"]["ratios"], "10^8 values: ", _LARGE, None)
 
 
-_COMPRESS, _LARGE, _APPLY = Target("<=", 2.5), Target("<=", 1.8), Target("<=", 0.5)
+_COMPRESS = Target("<=", 2.5)
+_LARGE = Target("<=", 1.8)
+_APPLY = Target("<=", 0.5)
 
 
 def _multiples(
@@ -44,22 +46,24 @@ def _multiples(
     targets = {"compress + encode": compress, "decode + apply": apply}
     for name, ratio in ratios.items():
         if name != "np.add":
-            peer, goal = "np.add of two such vectors", targets.get(name)
+            peer = "np.add of two such vectors"
+            goal = targets.get(name)
             yield Row(where + name, peer, float(ratio), 1.0, "np.add", goal)
 
 
 def methods(options: Options) -> Rows:
-    """`methods.py`, one row for each direction of each method."""
+    """Rows of `methods.py`, one per direction and method."""
     layout = traffic_script.vgg11s()
     for name in ("stc", "topk", "signsgd") if options.quick else METHODS:
         found = methods_script.measure(name, layout, 2 if options.quick else 7)
         for stage, key in (("compress + encode", "encode"), ("decode + apply", "decode")):
-            ms, adds = float(found[f"{key}_ms"]), float(found[f"{key}_adds"])
+            ms = float(found[f"{key}_ms"])
+            adds = float(found[f"{key}_adds"])
             yield Row(f"{name}: {stage}", "np.add of two such vectors", ms, ms / adds, "ms")
 
 
 def traffic(options: Options) -> Rows:
-    """`traffic.py`, for STC."""
+    """Rows of `traffic.py` for STC."""
     layout = traffic_script.vgg11s()
     ours = traffic_script.measure("stc", stc(), layout, 0)
     dense = traffic_script.measure("sgd", sgd(), layout, 0)

@@ -1,4 +1,4 @@
-"""A server's round, with as many uploads as there may be, each of VGG11*'s 865,482 values."""
+"""Time of a round on the server, with 1 to 1,000 uploads of VGG11* (865,482 values)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ PEER = "adding as many dense vectors"
 
 
 class Cohort:
-    """A server between two rounds, and what a number of clients have sent it."""
+    """A server between two rounds, and the uploads of a number of clients."""
 
     def __init__(self, count: int, size: int = VGG11S, p: float = P) -> None:
         rng = np.random.default_rng(count)
         self.method = stc(p, p)
         self.server = Server(np.zeros(size), self.method)
-        self.layout, self.count = self.server.terms.layout, count
+        self.layout = self.server.terms.layout
+        self.count = count
         self.witness = Client(count, self.method, weights=self.server.weights)
         self.broadcast = b""
         self.updates: list[Update] = [random_ternary(size, p, rng) for _ in range(count)]
@@ -43,10 +44,12 @@ class Cohort:
         self.rng = rng
 
     def seal(self) -> None:
-        """Not timed: write the uploads of this round."""
+        """Write the uploads of this round, untimed."""
         if self.broadcast:
             self.witness.receive(self.broadcast)
-        stamp, round, terms = self.witness.stamp, self.server.round, self.server.terms
+        stamp = self.witness.stamp
+        round = self.server.round
+        terms = self.server.terms
         self.uploads = [Upload.seal(stamp, round, payload, terms) for payload in self.payloads]
 
     def receive(self) -> None:
@@ -57,7 +60,7 @@ class Cohort:
         self.broadcast = self.server.finish_round().data
 
     def decode(self) -> None:
-        """Not timed: updates keep what they have once worked out, and those of a round are new."""
+        """Decode the uploads again, untimed: decoded updates cache results."""
         self.updates = [self.method.up.codec.decode(p, self.layout) for p in self.payloads]
 
     def aggregate(self) -> None:
@@ -73,7 +76,7 @@ class Cohort:
 
 
 def dense_sums(count: int, size: int = VGG11S) -> Work:
-    """The uploads of uncompressed training, added up; they are the same few, over and over."""
+    """Return a function that adds ``count`` dense vectors, cycling through eight of them."""
     vectors = [np.full(size, i, np.float32) for i in range(8)]
     out = np.zeros(size, np.float32)
 
@@ -87,7 +90,8 @@ def dense_sums(count: int, size: int = VGG11S) -> Work:
 def rows(options: Options) -> Rows:
     counts = (1, 10, 100) if options.quick else (1, 10, 100, 1000)
     repeats = 2 if options.quick else 7
-    received, finished = [], []
+    received = []
+    finished = []
     for count in counts:
         cohort = Cohort(count)
         seconds = take_turns(

@@ -1,12 +1,12 @@
-"""Rounds of the simulator against training alone.
+"""Rounds per second of the simulator, compared with training alone.
 
-Ours is a whole round of STC: ten of a hundred clients catch up, train on a batch of 20, compress,
-encode; the server decodes, adds up and answers. The limit is the passes over as many batches in a
-plain PyTorch loop that goes on from step to step and talks to nobody: in as many processes as there
-are cores, each with a thread, or in one process with all threads, whichever is faster here.
+Ours is a complete round of STC: ten of a hundred clients catch up, train on a batch of 20, compress
+and encode; the server decodes, aggregates and broadcasts. The limit is a plain PyTorch loop over as
+many batches without communication: one process per core with one thread each, or one process with
+all threads, whichever is faster on this machine.
 
-Models that convolve are faster with the channels of a pixel side by side, which our trainer sees
-to and a plain loop does not: for them, a loop that does is a limit of its own.
+Convolutions are faster in channels-last order, which our trainer uses and a plain loop does not.
+For them, a channels-last loop is a second limit.
 """
 
 from __future__ import annotations
@@ -33,16 +33,20 @@ from fedtern.transports.local.simulation import federate
 from rows import Options, Row, Rows, Target
 
 TARGETS = {"cnn-kws": 0.85, "lstm-fashion": 0.85, "vgg11s-cifar10": 0.90}
-SECONDS, QUICK_SECONDS = 2.5, 0.3  # of each turn, about
+# Approximate length of each turn.
+SECONDS = 2.5
+QUICK_SECONDS = 0.3
 
 
 class Loop:
-    """Forked processes that train, each on its own, and do nothing else."""
+    """Forked processes that only train, each on its own."""
 
     def __init__(
         self, task: Task, dataset: Dataset, processes: int, threads: int, pixels: bool = False
     ) -> None:
-        self.processes, self.threads, self.pixels = processes, threads, pixels
+        self.processes = processes
+        self.threads = threads
+        self.pixels = pixels
         context = multiprocessing.get_context("fork")
         self._pipes: list[Connection] = []
         self._workers = []
@@ -56,7 +60,7 @@ class Loop:
             self._workers.append(worker)
 
     def run(self, batches: int) -> None:
-        """Train on that many batches in all."""
+        """Train on ``batches`` batches in total."""
         shares = [len(range(i, batches, self.processes)) for i in range(self.processes)]
         for pipe, share in zip(self._pipes, shares, strict=True):
             pipe.send(share)
@@ -65,7 +69,7 @@ class Loop:
 
     def close(self) -> None:
         for pipe in self._pipes:
-            pipe.send(None)  # not closed: other processes that were forked hold it, too
+            pipe.send(None)  # not close(): other forked processes hold the pipe too
         for worker in self._workers:
             worker.join()
 
@@ -74,12 +78,15 @@ def _train(
     task: Task, dataset: Dataset, threads: int, seed: int, pixels: bool, pipe: Connection
 ) -> None:
     torch.set_num_threads(threads)
-    model, (examples, _) = task.build(0), task.examples(dataset)
+    model = task.build(0)
+    (examples, _) = task.examples(dataset)
     sgd = torch.optim.SGD(
         model.parameters(), task.learning_rate, task.momentum, 0, task.weight_decay, fused=True
     )
-    rng, size = np.random.default_rng(seed), Environment().batch_size
-    order, at = rng.permutation(len(examples)), 0
+    rng = np.random.default_rng(seed)
+    size = Environment().batch_size
+    order = rng.permutation(len(examples))
+    at = 0
     while (batches := pipe.recv()) is not None:
         for _ in range(batches):
             at = at + size if at + 2 * size <= len(order) else 0
@@ -93,14 +100,15 @@ def _train(
 
 
 def _measured(play: Callable[[int], object], rounds: int) -> tuple[float, float]:
-    """Rounds a second, and seconds of all cores for each."""
-    begin, worked = time.perf_counter(), _worked()
+    """Rounds per second, and CPU seconds per round."""
+    begin = time.perf_counter()
+    worked = _worked()
     play(rounds)
     return rounds / (time.perf_counter() - begin), (_worked() - worked) / rounds
 
 
 def _worked() -> float:
-    """Seconds of CPU that this process and its children have had; idle ones add nothing."""
+    """CPU seconds of this process and its children so far."""
     ticks = 0
     for pid in (os.getpid(), *(child.pid for child in multiprocessing.active_children())):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -109,9 +117,10 @@ def _worked() -> float:
 
 
 def compare(name: str, options: Options) -> Rows:
-    """Our rounds a second beside those of the limit, and of the other one if there are two."""
+    """Compare our rounds per second with one or two limits."""
     task, dataset, remark = tasks.load(name)
-    cores, cohort = len(os.sched_getaffinity(0)), Environment().cohort_size
+    cores = len(os.sched_getaffinity(0))
+    cohort = Environment().cohort_size
     sgd = Sgd(task.learning_rate, task.momentum, task.weight_decay)
     loops = [Loop(task, dataset, cores, 1)]
     if cores > 1:
@@ -128,7 +137,7 @@ def compare(name: str, options: Options) -> Rows:
         return lambda rounds: loop.run(cohort * rounds)
 
     with closing(federation):
-        # Until most clients have taken part once: what they leave behind is then in memory.
+        # Most clients have taken part then, and their residuals are in memory.
         ours(2 if options.quick else 25)
         trials = [_trial(limit(loop)) for loop in loops]
         limits = [loops[int(np.argmax(trials))], *others]
@@ -159,7 +168,7 @@ def compare(name: str, options: Options) -> Rows:
             f"{turns} turns of {rounds} rounds, ratios {min(ratios):.2f} to {max(ratios):.2f}",
             f"by CPU time {cost / costs[0]:.2f}",
         ]
-        kind = "loop with channels side by side" if loop.pixels else "plain loop"
+        kind = "channels-last loop" if loop.pixels else "plain loop"
         yield Row(
             name,
             f"{kind}, processes x threads = {loop.processes} x {loop.threads}",
@@ -172,7 +181,7 @@ def compare(name: str, options: Options) -> Rows:
 
 
 def _trial(play: Callable[[int], object]) -> float:
-    """The speed of two rounds after a first one."""
+    """Speed of two rounds, after one to warm up."""
     play(1)
     return _measured(play, 2)[0]
 

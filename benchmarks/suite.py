@@ -1,7 +1,7 @@
-"""All benchmarks by name. ``fedtern bench`` runs this file, once for each of them.
+"""All benchmarks by name. ``fedtern bench`` runs this file once for each benchmark.
 
-`python benchmarks/suite.py NAME` prints one JSON object a line: a row each, as they are measured.
-`python benchmarks/suite.py --list` prints what there is, and what machine this is.
+`python benchmarks/suite.py NAME` prints each row as a line of JSON when it is measured.
+`python benchmarks/suite.py --list` prints the benchmarks and a description of the machine.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ class Benchmark(NamedTuple):
 
 
 BENCHMARKS = {
-    "simulation": Benchmark("rounds of the simulator / training and nothing else", "simulation"),
-    "flower": Benchmark("rounds of the simulator / of Flower's, without compression", "flower"),
-    "server": Benchmark("a server's round with 1 to 1,000 uploads / dense sums", "server"),
-    "memory": Benchmark("what 1,000 clients need, and 10,000 within 4 GiB", "memory"),
-    "growth": Benchmark("how each stage grows with size, sparsity and cohort", "growth"),
+    "simulation": Benchmark("rounds of the simulator / training alone", "simulation"),
+    "flower": Benchmark("rounds of the simulator / Flower's simulation, uncompressed", "flower"),
+    "server": Benchmark("a round with 1 to 1,000 uploads on the server / dense sums", "server"),
+    "memory": Benchmark("memory of 1,000 clients, and of 10,000 within 4 GiB", "memory"),
+    "growth": Benchmark("growth of each stage with size, sparsity and cohort", "growth"),
     "peers": Benchmark("sizes and times / zlib, zstd and DeepCABAC", "peers"),
-    "codec": Benchmark("compressing and decoding / adding two vectors", "scripts", "codec"),
-    "methods": Benchmark("every method's codec / adding two vectors", "scripts", "methods"),
+    "codec": Benchmark("compress and decode / addition of two vectors", "scripts", "codec"),
+    "methods": Benchmark("codec of every method / addition of two vectors", "scripts", "methods"),
     "mqtt": Benchmark("1,000 clients on a broker: rounds and bytes on the wire", "mqtt"),
-    "traffic": Benchmark("bytes a round / uncompressed training", "scripts", "traffic"),
+    "traffic": Benchmark("bytes per round / uncompressed training", "scripts", "traffic"),
 }
 
 
 def measure(name: str, options: Options) -> Rows:
-    """The rows of a benchmark; what it cannot do without becomes a row, too."""
+    """Yield the rows of a benchmark, or one row that names a missing package."""
     benchmark = BENCHMARKS[name]
     try:
         rows = getattr(importlib.import_module(benchmark.module), benchmark.function)
@@ -50,7 +50,7 @@ def measure(name: str, options: Options) -> Rows:
 
 
 def machine() -> dict[str, object]:
-    """Where figures come from."""
+    """Description of this machine."""
     affinity = getattr(os, "sched_getaffinity", None)
     return {
         "cpu": _cpu(),

@@ -1,4 +1,4 @@
-"""The paper's four tasks, on their own data or on noise of the same shape."""
+"""The four tasks of the paper, on their data or on random data of the same shape."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ TASKS = ("logistic-mnist", "cnn-kws", "lstm-fashion", "vgg11s-cifar10")
 
 
 def load(name: str) -> tuple[Task, Dataset, str]:
-    """The task, its dataset, and a remark if that is noise: nothing is downloaded for this."""
+    """Return the task, its dataset, and a note if the data is random. Downloads nothing."""
     task = get_task(name)
     if "FEDTERN_DATA" not in os.environ:
-        return task, noise(str(task.dataset)), "random data, as FEDTERN_DATA is not set"
+        return task, noise(str(task.dataset)), "random data (FEDTERN_DATA is not set)"
     try:
         return task, task.load(), ""
     except (FedternError, OSError, ValueError) as error:
@@ -35,7 +35,7 @@ def load(name: str) -> tuple[Task, Dataset, str]:
 
 
 def noise(name: str, count: int = 10_000) -> Dataset:
-    """Random examples of a dataset's shape and type: they take as long to train on."""
+    """Random examples with the shape and type of a dataset; training on them takes as long."""
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (count, *SHAPES[name]), np.uint8)
     inputs = pixels.astype(np.float32) if name == "speech-commands" else pixels
@@ -45,7 +45,7 @@ def noise(name: str, count: int = 10_000) -> Dataset:
 
 @cache
 def prepared(name: str) -> tuple[Task, nn.Module, Examples]:
-    """What a process that does nothing but train needs, once."""
+    """Return the task, its model and training examples, cached per process."""
     torch.set_num_threads(1)
     task, dataset, _ = load(name)
     return task, task.build(0), task.examples(dataset)[0]

@@ -1,7 +1,7 @@
-"""What one client sends and receives in a round, in bytes that the other side has decoded.
+"""Bytes that one client sends and receives in a round, decoded by the other side.
 
 `python benchmarks/traffic.py` prints a table for the paper's VGG11*; `--svg FILE` draws it.
-Updates are random (normal) values: the sizes depend on their number and positions only.
+Updates are normally distributed: sizes depend only on the number and positions of the values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy as np
 from fedtern import Client, Layout, Method, Server, sgd, signsgd, stc, topk
 
 CONVOLUTIONS = [(3, 32), (32, 64), (64, 128), *[(128, 128)] * 5]
-COHORT, LAG = 10, 10
+COHORT = 10
+LAG = 10
 
 
 def vgg11s() -> Layout:
@@ -36,7 +37,7 @@ class Traffic:
 
 
 def measure(name: str, method: Method, layout: Layout, seed: int) -> Traffic:
-    """Let a cohort train for a while; then see what a client that was away has to download."""
+    """Train a cohort for some rounds; then measure the catch-up of a client that missed them."""
     rng = np.random.default_rng(seed)
     server = Server(np.zeros(layout.size), method, layout)
     clients = [Client(i, method, layout, server.weights) for i in range(COHORT)]
@@ -70,7 +71,7 @@ def draw(rows: list[Traffic], path: str) -> None:
         axes.barh(places, values, height=0.25, label=label, color=colour)
         for y, value in zip(places, values, strict=True):
             axes.text(value * 1.1, y, readable(value), va="center", fontsize=8)
-    axes.set(xscale="log", xlim=(1e3, 3e7), xlabel="bytes a client and round (log scale)")
+    axes.set(xscale="log", xlim=(1e3, 3e7), xlabel="bytes per client and round (log scale)")
     axes.set_yticks(range(len(rows)), [row.name for row in rows])
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
@@ -79,7 +80,7 @@ def draw(rows: list[Traffic], path: str) -> None:
 
 
 def readable(nbytes: float) -> str:
-    """Bytes as a person would write them."""
+    """Format bytes as kB or MB."""
     return f"{nbytes / 1e6:.2f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:.1f} kB"
 
 
@@ -87,9 +88,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--p", type=float, default=1 / 400)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--svg", help="draw the table into this file")
+    parser.add_argument("--svg", help="write a figure of the table to this file")
     options = parser.parse_args()
-    layout, p = vgg11s(), options.p
+    layout = vgg11s()
+    p = options.p
     methods = {
         "uncompressed": sgd(),
         "signSGD": signsgd(),

@@ -1,8 +1,8 @@
 """Ten clients with different data, one server, and real messages between them.
 
-Each client knows a quadratic bowl of its own; the federation looks for the bottom of their sum
-without anyone sending more than a few of its numbers at a time. Compare the bytes with what
-uncompressed training sends for the same rounds: `python examples/convex.py`.
+Each client minimises its own quadratic function; the federation minimises their sum. Clients send
+only a few values per round. `python examples/convex.py` prints the bytes beside those of
+uncompressed training for the same number of rounds.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from fedtern import Client, Method, Server, sgd, stc
 
 Weights = NDArray[np.float32]
-PARAMETERS, CLIENTS = 20_000, 10
+PARAMETERS = 20_000
+CLIENTS = 10
 
 
 class Problem:
-    """Client i minimises sum_j h_j (w_j - c_ij)^2 / 2; together they want w = mean of the c_i."""
+    """Client i minimises sum_j h_j (w_j - c_ij)^2 / 2; the sum has its optimum at mean(c_i)."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -31,17 +32,17 @@ class Problem:
         self.optimum = self.centres.mean(axis=0)
 
     def gradient(self, client: int, weights: Weights) -> Weights:
-        """What client i alone would want to change."""
+        """Gradient of one client's function."""
         gradient: Weights = self.curvature * (weights - self.centres[client])
         return gradient
 
     def distance(self, weights: Weights) -> float:
-        """How far from the optimum, as a share of where everybody started (at zero)."""
+        """Distance to the optimum, relative to the distance at the start (zero weights)."""
         return float(np.linalg.norm(weights - self.optimum) / np.linalg.norm(self.optimum))
 
 
 def federate(method: Method, rounds: int, problem: Problem) -> tuple[float, int, int]:
-    """Train and print; returns the distance and the bytes sent up and down."""
+    """Train and print; return the distance and the bytes up and down."""
     start = np.zeros(PARAMETERS)
     server = Server(start, method)
     clients = [Client(i, method, weights=start) for i in range(CLIENTS)]
@@ -71,7 +72,7 @@ def federate(method: Method, rounds: int, problem: Problem) -> tuple[float, int,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=600)
-    parser.add_argument("--p", type=float, default=1 / 50, help="share of values that is sent")
+    parser.add_argument("--p", type=float, default=1 / 50, help="fraction of values to send")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     problem = Problem(options.seed)

@@ -4,9 +4,9 @@ import { createHash } from 'node:crypto';
 import { readFileSync, realpathSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
-const UPLOAD = 1, BROADCAST = 2, CATCH_UP = 3, ARRAY = 4, CALL = 5;
+const UPLOAD = 1, BROADCAST = 2, CATCH_UP = 3, ARRAY = 4, COHORT_NOTICE = 5;
 const REPLAY = 0, SUM = 1, MODEL = 2;
-const MAX_VALUE = 2 ** 100, MAX_UPLOAD = 2 ** 64, MAX_TURNS = 2 ** 24, MAX_AXES = 32;
+const MAX_VALUE = 2 ** 100, MAX_UPLOAD = 2 ** 64, MAX_UPDATES = 2 ** 24, MAX_AXES = 32;
 const MAX_STEPS = 2 ** 20, MAX_BITS = 16, MAX_RANK = 2 ** 15, MAX_LEFT = 2, MAX_RIGHT = 2 ** 80;
 const TRITS = 17, TRITS_WIDTH = 27, MAX_EXPONENT = 227, WHOLE = -1;
 
@@ -38,8 +38,8 @@ function demand(condition, complaint) {
 
 const equal = (a, b) => a.length === b.length && a.every((item, i) => item === b[i]);
 
-// Rounding what binary64 makes of two binary32 numbers is what binary32 makes of them: this is
-// true of sums, products, quotients, and of what is stored in a Float32Array.
+// Computing in binary64 and rounding to binary32 gives the same as computing in binary32: for sums,
+// products, quotients, and for values stored in a Float32Array.
 const f32 = Math.fround;
 
 class Reader {
@@ -122,7 +122,7 @@ class Reader {
     this.#padding(this.take(Math.ceil(bit / 8)), bit);
     return numbers;
   }
-  // A field of all that is left, bit by bit; to be closed after its last one.
+  // A field of all remaining bytes, read bit by bit; close it after its last bit.
   bits() {
     const bytes = this.take(this.left);
     let at = 0;
@@ -151,7 +151,7 @@ class Reader {
 
 function readPositions(reader, k, n) {
   demand(Number.isSafeInteger(n), 'too many positions for this reader');
-  demand(k <= n, 'more positions than there are');
+  demand(k <= n, 'more positions than parameters');
   const b = k === 0 ? 0 : DENSITIES.filter((density) => density >= k / n).length;
   demand(k * (b + 1) <= 8 * reader.left, 'ends early');
   const low = reader.field(k, b), high = reader.unary(k);
@@ -164,17 +164,16 @@ function readPositions(reader, k, n) {
   });
 }
 
-function readNestedKeys(reader, k, n, turns) {
-  const m = reader.count(Math.min(k, n), 'number of touched positions');
-  const touched = readPositions(new Reader(reader.take(reader.count(reader.left, 'length'))), m, n);
-  const entries = readPositions(reader, k, m * turns);
-  const rows = entries.map((entry) => Math.floor(entry / turns));
-  demand(new Set(rows).size === m, 'touched position without an entry');
-  return entries.map((entry, i) => touched[rows[i]] * turns + entry % turns);
+function readNestedKeys(reader, k, n, updates) {
+  const m = reader.count(Math.min(k, n), 'number of changed positions');
+  const changed = readPositions(new Reader(reader.take(reader.count(reader.left, 'length'))), m, n);
+  const entries = readPositions(reader, k, m * updates);
+  const rows = entries.map((entry) => Math.floor(entry / updates));
+  demand(new Set(rows).size === m, 'changed position without an entry');
+  return entries.map((entry, i) => changed[rows[i]] * updates + entry % updates);
 }
 
-// Which segment each of some ascending positions lies in; `ends` are the positions after the last
-// one of each segment.
+// The segment of each of some ascending positions; `ends` has the end of each segment.
 function segmentsOf(positions, ends) {
   let segment = 0;
   return positions.map((position) => {
@@ -183,11 +182,11 @@ function segmentsOf(positions, ends) {
   });
 }
 
-function ternaryValues(mus, signs, keys, turns, ends) {
-  const groups = mus.length / turns, used = new Uint8Array(mus.length);
-  const tensors = groups > 1 && segmentsOf(keys.map((key) => Math.floor(key / turns)), ends);
+function ternaryValues(mus, signs, keys, updates, ends) {
+  const groups = mus.length / updates, used = new Uint8Array(mus.length);
+  const tensors = groups > 1 && segmentsOf(keys.map((key) => Math.floor(key / updates)), ends);
   const values = Float32Array.from(keys, (key, i) => {
-    const which = (key % turns) * groups + (tensors ? tensors[i] : 0);
+    const which = (key % updates) * groups + (tensors ? tensors[i] : 0);
     used[which] = 1;
     return signs[i] ? mus[which] : -mus[which];
   });
@@ -200,37 +199,37 @@ const adding = (positions, values) => ({
   values,
   add: (weights) => values.forEach((value, i) => weights[positions ? positions[i] : i] += value),
 });
-// The same, of a codec that changes nothing where it has no positions.
+// The same, for codecs that change nothing if they have no positions.
 const addingAt = (positions, values) => ({ ...adding(positions, values), nothing: values.length === 0 });
 
-// Codecs 2, 3 and 4 have the form of a series of one turn, with the flags 0, 1 and 3.
-function readTouches(reader, { ends, n }, flags, turns) {
+// Codecs 2, 3 and 4 have the form of an update sequence of one update, with the flags 0, 1 and 3.
+function readEntries(reader, { ends, n }, flags, updates) {
   const ternary = flags & 1, byTensor = flags & 2, nested = flags & 4;
   const k = reader.count(n, 'number of positions');
-  const mus = ternary && reader.floats(turns * (byTensor ? ends.length : 1));
+  const mus = ternary && reader.floats(updates * (byTensor ? ends.length : 1));
   const content = ternary ? reader.field(k, 1) : reader.floats(k);
-  const keys = nested ? readNestedKeys(reader, k, n, turns) : readPositions(reader, k, n * turns);
-  const values = ternary ? ternaryValues(mus, content, keys, turns, ends) : content;
-  return addingAt(keys.map((key) => Math.floor(key / turns)), values);
+  const keys = nested ? readNestedKeys(reader, k, n, updates) : readPositions(reader, k, n * updates);
+  const values = ternary ? ternaryValues(mus, content, keys, updates, ends) : content;
+  return addingAt(keys.map((key) => Math.floor(key / updates)), values);
 }
 
-function readTurns(reader) {
-  const turns = reader.count(MAX_TURNS, 'turns');
-  demand(turns >= 1, 'no turns');
-  return turns;
+function readUpdateCount(reader) {
+  const updates = reader.count(MAX_UPDATES, 'updates');
+  demand(updates >= 1, 'no updates');
+  return updates;
 }
 
-function readSeries(reader, model) {
+function readUpdateSequence(reader, model) {
   const flags = reader.u8();
   demand(flags < 8 && (!(flags & 2) || (flags & 1 && model.ends.length > 1)), 'unknown flags');
-  return { ...readTouches(reader, model, flags, readTurns(reader)), nothing: false };
+  return { ...readEntries(reader, model, flags, readUpdateCount(reader)), nothing: false };
 }
 
-function readTally(reader, { n }) {
-  const turns = readTurns(reader), step = reader.positiveFloat();
-  const ups = reader.field(n, 32 - Math.clz32(turns));
-  demand(ups.every((up) => up <= turns), 'more ups than turns');
-  return { step, turns, counts: ups.map((up) => 2 * up - turns) };
+function readSignCounts(reader, { n }) {
+  const updates = readUpdateCount(reader), step = reader.positiveFloat();
+  const ups = reader.field(n, 32 - Math.clz32(updates));
+  demand(ups.every((up) => up <= updates), 'more ups than updates');
+  return { step, updates, counts: ups.map((up) => 2 * up - updates) };
 }
 
 function readBinary(reader, { n }, ends) {
@@ -276,7 +275,7 @@ function addingLevels(levels, scales, ends, steps) {
 function refuseLevelsOfNothing(levels, scales, ends) {
   let at = 0;
   scales.forEach((scale, segment) => {
-    for (; at < ends[segment]; at++) demand(scale > 0 || levels[at] === 0, 'level of a scale of zero');
+    for (; at < ends[segment]; at++) demand(scale > 0 || levels[at] === 0, 'level is not 0 but its scale is');
   });
 }
 
@@ -286,7 +285,7 @@ function readTrits(reader, { ends, n }) {
   reader.field(groups, TRITS_WIDTH).forEach((number, group) => {
     for (let i = group * TRITS; i < (group + 1) * TRITS; i++) {
       if (i < n) levels[i] = number % 3 - 1;
-      else demand(number % 3 === 0, 'trits after the last one');
+      else demand(number % 3 === 0, 'trits after the last parameter');
       number = Math.floor(number / 3);
     }
     demand(number === 0, 'trits out of range');
@@ -307,7 +306,7 @@ function readBucketEnds(reader, { ends, n }) {
   const count = Math.ceil(n / bucket);
   demand(4 * count <= reader.left, 'ends early');
   const bucketEnds = Array.from({ length: count }, (_, i) => Math.min((i + 1) * bucket, n));
-  demand(!equal(bucketEnds, ends), 'buckets that are the tensors');
+  demand(!equal(bucketEnds, ends), 'buckets equal to the tensors');
   return bucketEnds;
 }
 
@@ -434,18 +433,18 @@ function readSketched(reader, { n }) {
   return adding(mask(seed, n, k), values.subarray(0, k));
 }
 
-// An update has `add`, which does it to weights (or does `nothing`), or `counts` of a `step`.
+// An update has `add`, which applies it to weights (unless it is `nothing`), or `counts` of a `step`.
 function readUpdate(reader, model) {
   const { ends, n } = model, codec = reader.u8();
   const read = [
     () => addingAt([], []),
     () => adding(null, reader.floats(n)),
-    () => readTouches(reader, model, 0, 1),
-    () => readTouches(reader, model, 1, 1),
-    () => readTouches(reader, model, 3, 1),
+    () => readEntries(reader, model, 0, 1),
+    () => readEntries(reader, model, 1, 1),
+    () => readEntries(reader, model, 3, 1),
     () => ({ step: reader.positiveFloat(), counts: reader.field(n, 1).map((bit) => 2 * bit - 1) }),
-    () => readSeries(reader, model),
-    () => readTally(reader, model),
+    () => readUpdateSequence(reader, model),
+    () => readSignCounts(reader, model),
     () => readBinary(reader, model, [n]),
     () => readBinary(reader, model, ends),
     () => readTrits(reader, model),
@@ -465,7 +464,7 @@ function readUpdate(reader, model) {
 
 const product = (sides) => sides.reduce((size, side) => size * side, 1);
 
-// What a layout says of its model: `n` parameters, where each tensor ends, each as a matrix.
+// The model of a layout: `n` parameters, the end of each tensor, each tensor as a matrix.
 function modelOf({ shapes }) {
   let n = 0;
   const matrices = shapes.map((shape) => {
@@ -517,18 +516,18 @@ function firstStamp(federation, weights) {
   return Uint8Array.of(crc, crc >>> 8, crc >>> 16);
 }
 
-// Who may upload: their ids, or null for anybody.
-function readInvited(reader) {
+// Ids of the clients that may upload, or null for all.
+function readCohort(reader) {
   const limited = reader.u8();
-  demand(limited <= 1, 'unknown kind of invitation');
+  demand(limited <= 1, 'unknown kind of cohort');
   return limited ? reader.ids() : null;
 }
 
-// Messages are read to the end before any of them is applied: a refused one changes nothing.
+// A message is read to its end before it is applied: a refused message changes nothing.
 export class Replica {
-  #model; #terms; #stamp; #base = null; #step = 0; #counts = null; #turns = 0;
+  #model; #terms; #stamp; #base = null; #step = 0; #counts = null; #updates = 0;
 
-  // `terms`: the six bytes agreed on; without `weights` it waits for a catch-up with a model.
+  // `terms`: digests of layout and method, six bytes. Without `weights`, it needs a model first.
   constructor(layout, terms, weights = null, federation = '') {
     this.#model = modelOf(layout);
     this.#terms = Uint8Array.from(terms);
@@ -555,22 +554,22 @@ export class Replica {
     return { round, update };
   }
 
-  readCall(bytes) {
-    const { reader, stamp, round } = this.#open(bytes, CALL);
+  readCohortNotice(bytes) {
+    const { reader, stamp, round } = this.#open(bytes, COHORT_NOTICE);
     demand(round !== this.round || equal(stamp, this.#stamp), 'another history');
-    const invited = readInvited(reader);
+    const cohort = readCohort(reader);
     reader.finish();
-    return { round, invited };
+    return { round, cohort };
   }
 
   #readBroadcast(bytes, expectedRound, expectedStamp) {
     const { reader, stamp, round } = this.#open(bytes, BROADCAST);
     demand(round === expectedRound, `broadcast of round ${round}, not ${expectedRound}`);
     demand(equal(stamp, expectedStamp), 'another history');
-    const counted = reader.ids(), invited = readInvited(reader);
+    const counted = reader.ids(), cohort = readCohort(reader);
     const update = readUpdate(reader, this.#model);
     demand(update.codec !== 6 && update.codec !== 7, 'codecs 6 and 7 are for catch-ups');
-    return { round, counted, invited, update, nextStamp: bytes.slice(-4, -1) };
+    return { round, counted, cohort, update, nextStamp: bytes.slice(-4, -1) };
   }
 
   applyBroadcast(bytes) {
@@ -592,7 +591,7 @@ export class Replica {
     demand(mode === MODEL || equal(stamp, this.#stamp), 'another history');
     let newStamp = stamp;
     if (mode === REPLAY) {
-      demand(!counted, 'a replay says itself what was counted');
+      demand(!counted, 'a replay has no counted flag');
       demand(reader.left <= 8 * this.#model.n + 4096, 'replay longer than a model');
       const broadcasts = [];
       for (let at = since; at < round; at++) {
@@ -611,26 +610,26 @@ export class Replica {
       demand(mode === MODEL, 'unknown mode');
       const { n } = this.#model;
       const model = readUpdate(new Reader(reader.take(1 + 4 * n)), this.#model);
-      const tally = reader.left ? readUpdate(reader, this.#model) : null;
-      demand(model.codec === 1 && (!tally || tally.codec === 7), 'a model has codecs 1 and 7');
+      const signCounts = reader.left ? readUpdate(reader, this.#model) : null;
+      demand(model.codec === 1 && (!signCounts || signCounts.codec === 7), 'a model has codecs 1 and 7');
       this.weights = model.values;
       this.#base = null;
-      if (tally) this.applyUpdate(tally);
+      if (signCounts) this.applyUpdate(signCounts);
     }
     this.#stamp = newStamp;
     this.round = round;
     return { since, round, mode, counted };
   }
 
-  applyUpdate({ add, nothing, step, counts, turns = 1 }) {
+  applyUpdate({ add, nothing, step, counts, updates = 1 }) {
     if (counts) {
-      if (!this.#base || this.#step !== step || this.#turns + turns > MAX_TURNS) {
+      if (!this.#base || this.#step !== step || this.#updates + updates > MAX_UPDATES) {
         this.#base = this.weights.slice();
         this.#step = step;
-        this.#turns = 0;
+        this.#updates = 0;
         this.#counts = new Float64Array(counts.length);
       }
-      this.#turns += turns;
+      this.#updates += updates;
       counts.forEach((count, i) => {
         this.#counts[i] += count;
         this.weights[i] = this.#base[i] + step * this.#counts[i];
@@ -720,14 +719,14 @@ function checkVectors(path) {
     rounds.slice(0, round).forEach(({ broadcast }) => replica.applyBroadcast(fromHex(broadcast)));
     return replica;
   };
-  calls.forEach(({ round, cohort, hex }, i) => check(`call ${i}`, () => {
-    const call = atRound(round).readCall(fromHex(hex)), expected = cohort && cohort.map(BigInt);
-    return call.round === round && (expected ? equal(call.invited, expected) : call.invited === null);
+  calls.forEach(({ round, cohort, hex }, i) => check(`cohort notice ${i}`, () => {
+    const notice = atRound(round).readCohortNotice(fromHex(hex)), expected = cohort && cohort.map(BigInt);
+    return notice.round === round && (expected ? equal(notice.cohort, expected) : notice.cohort === null);
   }));
-  closeSection('calls');
-  refusedCalls.forEach(({ hex, reason }) => check(`refused call: ${reason}`,
-    () => refuses(() => atRound(0).readCall(fromHex(hex)))));
-  closeSection('refused calls');
+  closeSection('cohort notices');
+  refusedCalls.forEach(({ hex, reason }) => check(`refused cohort notice: ${reason}`,
+    () => refuses(() => atRound(0).readCohortNotice(fromHex(hex)))));
+  closeSection('refused cohort notices');
   console.log(`${passed} passed, ${failed} failed`);
   return failed === 0;
 }

@@ -1,6 +1,6 @@
-"""A certificate authority, a server's certificate and nodes' keys, for a federation on loopback.
+"""Create a certificate authority, a server certificate and node keys for the loopback interface.
 
-For anything else have your own authority sign the SuperLink's certificate.
+For any other use, have your own authority sign the SuperLink's certificate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 @dataclass(frozen=True)
 class Certificates:
-    """The files of an authority and of the one server that it vouches for."""
+    """Files of an authority and of the one server whose certificate it signed."""
 
     authority: Path
     certificate: Path
@@ -26,7 +26,7 @@ class Certificates:
 
     @property
     def server_options(self) -> list[str]:
-        """What to tell a SuperLink."""
+        """Command-line options for the SuperLink."""
         return [
             *("--ssl-ca-certfile", str(self.authority)),
             *("--ssl-certfile", str(self.certificate)),
@@ -35,10 +35,11 @@ class Certificates:
 
     @classmethod
     def make(cls, directory: Path) -> Certificates:
-        """A new authority, and a certificate of it for this machine's loopback addresses."""
+        """Create an authority, and a certificate for the loopback addresses of this machine."""
         directory.mkdir(parents=True, exist_ok=True)
         made = cls(directory / "ca.crt", directory / "server.pem", directory / "server.key")
-        authority, server = ec.generate_private_key(ec.SECP256R1()), _new_key(made.key)
+        authority = ec.generate_private_key(ec.SECP256R1())
+        server = _new_key(made.key)
         root = _name("fedtern example authority")
         _write(made.authority, _certificate(root, root, authority.public_key(), authority, ca=True))
         name = _name("localhost")
@@ -47,7 +48,7 @@ class Certificates:
 
 
 def node_key(path: Path) -> Path:
-    """A new key of a node; the public half, which is what gets registered, lies beside it."""
+    """Create a key for a node. The public key, for registration, goes to ``path`` + ``.pub``."""
     key = ec.generate_private_key(ec.SECP384R1())
     secret = serialization.NoEncryption()
     private = key.private_bytes(

@@ -1,7 +1,7 @@
-"""A federation as it is deployed: a SuperLink and three SuperNodes, encrypted, with keys of nodes.
+"""Deploy a federation: a SuperLink and three SuperNodes, with TLS and node keys.
 
-`python examples/flower/deployment.py` makes certificates and keys, starts four processes on this
-machine's loopback interface, runs the compressed app, says what it came to and ends them all.
+`python examples/flower/deployment.py` creates certificates and keys, starts four processes on the
+loopback interface, runs the compressed app, prints the results and stops all processes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ NODES = 3
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--directory", type=Path, help="what to keep everything in")
+    parser.add_argument(
+        "--directory", type=Path, help="directory for all files (default: a temporary one)"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         deploy((options.directory or Path(scratch)).resolve(), options.rounds)
 
 
 def deploy(directory: Path, rounds: int) -> None:
-    """Run the app and print where things stand after each round."""
+    """Run the app and print the metrics of each round."""
     certificates = Certificates.make(directory / "certificates")
     with Processes(directory, certificates) as here:
         here.superlink()
@@ -36,7 +38,7 @@ def deploy(directory: Path, rounds: int) -> None:
             key = node_key(directory / f"key-{number}")
             here.flwr("supernode", "register", f"{key}.pub", "here")
             here.supernode(number, NODES, key)
-        print(f"a SuperLink on port {here.port}, {NODES} SuperNodes with keys; logs in {directory}")
+        print(f"SuperLink on port {here.port}, {NODES} SuperNodes with keys; logs in {directory}")
         store = directory / "federation"
         run = here.run(
             APP,

@@ -1,4 +1,4 @@
-"""A SuperLink and SuperNodes as processes of their own on this machine, ended when a block ends."""
+"""Run a SuperLink and SuperNodes as processes on this machine, until a ``with`` block ends."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ QUIET = {
 
 
 class Processes:
-    """A deployment in a directory; with certificates, traffic is encrypted and nodes have keys."""
+    """A deployment in a directory. With certificates it uses TLS and node keys."""
 
     def __init__(self, directory: Path, certificates: Certificates | None = None) -> None:
-        self.directory, self.certificates = directory, certificates
+        self.directory = directory
+        self.certificates = certificates
         self.port = free_port()
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         home = directory / "flwr"
@@ -53,7 +54,7 @@ class Processes:
         )
 
     def superlink(self) -> None:
-        """Start the SuperLink, which keeps nodes and runs in a database."""
+        """Start the SuperLink, with a database for nodes and runs."""
         command = ["flower-superlink", "--database", str(self.directory / "superlink.db")]
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--disable-runtime-dependency-installation"]
@@ -65,7 +66,7 @@ class Processes:
         self.wait("the SuperLink", lambda: answers(self.port))
 
     def supernode(self, number: int, of: int, key: Path | None = None, root: str = "") -> None:
-        """Start a SuperNode; its state outlives it."""
+        """Start a SuperNode. Its state directory stays when it ends."""
         state = self.directory / f"state-{number}"
         config = f'partition-id={number} num-partitions={of} fedtern-state="{state}"'
         command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}"]
@@ -79,12 +80,12 @@ class Processes:
         self.start(f"supernode-{number}", command)
 
     def run(self, app: Path, name: str, **config: object) -> subprocess.Popen[bytes]:
-        """Start a run of an app, as a person would, and show its log in a file."""
+        """Start a run of an app with ``flwr run``; its output goes to a log file."""
         settings = " ".join(f"{key.replace('_', '-')}={_toml(v)}" for key, v in config.items())
         return self.start(name, ["flwr", "run", str(app), "here", "--stream", "-c", settings])
 
     def flwr(self, *arguments: str) -> str:
-        """What a command of Flower prints."""
+        """Run a ``flwr`` command and return its output."""
         done = subprocess.run(
             ["flwr", *arguments],
             env=self.environment,
@@ -99,13 +100,13 @@ class Processes:
         return done.stdout
 
     def wire_bytes(self) -> dict[str, object]:
-        """What Flower has counted, of the latest run."""
+        """Return Flower's byte counts of the latest run."""
         runs = json.loads(self.flwr("list", "here", "--format", "json"))["runs"]
         latest: dict[str, object] = runs[0]
         return latest
 
     def start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-        """Start a process in a group of its own; what it says goes to a file."""
+        """Start a process in its own session; its output goes to a log file."""
         with self.log_file(name).open("ab") as log:
             process = subprocess.Popen(
                 command,
@@ -123,29 +124,29 @@ class Processes:
         return self.directory / f"{name}.log"
 
     def said(self, name: str) -> str:
-        """What a process has said so far, without colours."""
+        """Return the output of a process so far, without colours."""
         path = self.log_file(name)
         text = path.read_text(errors="replace") if path.exists() else ""
         return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
     def wait(self, what: str, ready: Callable[[], bool], seconds: float = 120) -> None:
-        """Wait for something; if it does not happen, say what everybody said last."""
+        """Wait until ``ready()``; on a timeout, raise with the last output of all processes."""
         end = time.monotonic() + seconds
         while not ready():
             if time.monotonic() > end:
                 last = "\n".join(f"== {n}\n{self.said(n)[-1500:]}" for n in self.running)
-                raise TimeoutError(f"waited {seconds:g} s for {what} in vain\n{last}")
+                raise TimeoutError(f"waited {seconds:g} s for {what}\n{last}")
             time.sleep(0.2)
 
     def kill(self, name: str) -> None:
-        """End a process at once and without a word (SIGKILL), with those it started."""
+        """Send SIGKILL to a process and its descendants."""
         process = self.running.pop(name)
         for pid in [process.pid, *descendants(process.pid)]:
             _signal(pid, signal.SIGKILL)
         process.wait()
 
     def stop(self, name: str, seconds: float = 15) -> None:
-        """Ask a process to end, and see to it that it does, with all that it has started."""
+        """Send SIGTERM to a process; kill it after a timeout, and then its descendants."""
         process = self.running.pop(name)
         started = descendants(process.pid)
         _signal(process.pid, signal.SIGTERM)
@@ -176,7 +177,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that a process has started, and those that they have."""
+    """Ids of all processes that a process has started, directly or indirectly."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         try:
@@ -192,7 +193,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def free_port() -> int:
-    """A port that nobody listens to at the moment."""
+    """Return an unused port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -200,7 +201,7 @@ def free_port() -> int:
 
 
 def answers(port: int) -> bool:
-    """Whether somebody listens to a port."""
+    """Return whether a process listens on a port."""
     with socket.socket() as caller:
         caller.settimeout(1)
         return caller.connect_ex(("127.0.0.1", port)) == 0

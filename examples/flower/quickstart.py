@@ -1,7 +1,7 @@
-"""The same Flower app twice, plain and compressed: how good it gets, and in how many bytes.
+"""Compare a Flower app with and without compression: accuracy and bytes.
 
-Ten nodes of Flower's simulation learn handwritten digits: `python examples/flower/quickstart.py`.
-The two apps are in `plain` and `compressed`; `diff -r` shows the lines in which they differ.
+`python examples/flower/quickstart.py` trains on handwritten digits with ten nodes of Flower's
+simulation. The apps are in `plain` and `compressed`; `diff -r` shows the changed lines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NODES = 10
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--app", choices=("plain", "compressed"), help="only this one, as JSON")
+    parser.add_argument("--app", choices=("plain", "compressed"), help="run one app and print JSON")
     options = parser.parse_args()
     if options.app:
         print(json.dumps(simulate(options.app, options.rounds)))
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def in_another_process(app: str, rounds: int) -> dict[str, float]:
-    """Both apps are called `digits`, so each gets an interpreter of its own."""
+    """Run an app in its own interpreter, because both apps are named `digits`."""
     command = [sys.executable, __file__, "--app", app, "--rounds", str(rounds)]
     done = subprocess.run(
         command, env={**os.environ, **QUIET}, stdout=subprocess.PIPE, text=True, check=True
@@ -50,14 +50,14 @@ def in_another_process(app: str, rounds: int) -> dict[str, float]:
 
 
 def simulate(app: str, rounds: int) -> dict[str, float]:
-    """What `flwr run` does with an app, and what its messages add up to."""
+    """Run an app as `flwr run` does and count the bytes of its messages."""
     from flwr.app import Context, MetricRecord
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
     from flwr.simulation import run_simulation
 
     sys.path.insert(0, str(HERE / app))
-    os.environ["PYTHONPATH"] = str(HERE / app)  # for the simulation's processes
+    os.environ["PYTHONPATH"] = str(HERE / app)  # for the processes of the simulation
     from digits import client_app, server_app
 
     settings = tomllib.loads((HERE / app / "pyproject.toml").read_text())
@@ -75,11 +75,12 @@ def simulate(app: str, rounds: int) -> dict[str, float]:
 
     class Configured(ClientApp):
         def __call__(self, message: Any, context: Context) -> Any:
-            own, context.run_config = context.run_config, config
+            own = context.run_config
+            context.run_config = config
             try:
                 return client_app.app(message, context)
             finally:
-                context.run_config = own  # or Flower complains
+                context.run_config = own  # Flower checks that it is unchanged
 
     server = ServerApp()
 
@@ -95,7 +96,7 @@ def simulate(app: str, rounds: int) -> dict[str, float]:
 
 
 def counted(exchange: Callable[..., Any], found: dict[str, float]) -> Callable[..., Any]:
-    """Add up what models, or what takes their place, have in bytes."""
+    """Wrap ``exchange`` to count the bytes of models, or of the messages that replace them."""
 
     def payload(messages: Iterable[Any]) -> int:
         total = 0

@@ -1,1 +1,1 @@
-"""Handwritten digits, learned by a few nodes."""
+"""Train on handwritten digits with a few nodes."""

@@ -1,4 +1,4 @@
-"""Who takes part, for how many rounds, and how good the model is after each."""
+"""Run the rounds and evaluate the model after each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
-    nodes, share = int(config["min-nodes"]), float(config["fraction-evaluate"])
+    nodes = int(config["min-nodes"])
+    share = float(config["fraction-evaluate"])
     torch.manual_seed(0)
     initial = ArrayRecord(task.Net().state_dict())
     strategy: Strategy = FedAvg(1.0, share, nodes, nodes if share else 0, nodes)
@@ -29,7 +30,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-    """Loss and accuracy on the examples that nobody trains on."""
+    """Return loss and accuracy on the test examples."""
     torch.set_num_threads(1)
     net = task.Net()
     net.load_state_dict(arrays.to_torch_state_dict())

@@ -1,4 +1,4 @@
-"""What is learned: a small network, the nodes' shares of the data, and plain training."""
+"""The model, the data of each node, and training."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 BATCH = 32
-TEST = 297  # examples that nobody trains on
+TEST = 297  # test examples; no node trains on them
 
 
 class Net(nn.Module):
-    """9,610 parameters."""
+    """A network with 9,610 parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Net(nn.Module):
 
 @cache
 def load_data() -> tuple[Tensor, Tensor]:
-    """1,797 digits of 8 by 8 pixels, in an order that is the same everywhere."""
+    """Return 1,797 digits of 8 by 8 pixels, in the same order on all nodes."""
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     pixels = torch.tensor(digits.data[order] / 16, dtype=torch.float32)
@@ -37,13 +37,13 @@ def load_data() -> tuple[Tensor, Tensor]:
 
 
 def share_of(partition: int, partitions: int) -> tuple[Tensor, Tensor]:
-    """A node's own examples."""
+    """Return the examples of one node."""
     pixels, labels = load_data()
     return pixels[TEST + partition :: partitions], labels[TEST + partition :: partitions]
 
 
 def train(net: Net, data: tuple[Tensor, Tensor], steps: int, rate: float, seed: int) -> float:
-    """A few steps of SGD; the mean loss."""
+    """Take a few SGD steps and return the mean loss."""
     pixels, labels = data
     optimizer = torch.optim.SGD(net.parameters(), lr=rate)
     rng = torch.Generator().manual_seed(seed)
@@ -60,7 +60,7 @@ def train(net: Net, data: tuple[Tensor, Tensor], steps: int, rate: float, seed: 
 
 @torch.inference_mode()
 def test(net: Net, data: tuple[Tensor, Tensor]) -> tuple[float, float]:
-    """Loss and accuracy."""
+    """Return loss and accuracy."""
     pixels, labels = data
     scores = net(pixels)
     accuracy = (scores.argmax(1) == labels).float().mean()
