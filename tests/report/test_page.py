@@ -188,11 +188,14 @@ def test_the_same_runs_give_the_same_bytes(runs, page, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["again.html"]
 
 
-def test_without_plotly_one_line_says_how_to_get_it(runs, tmp_path, monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "plotly"]:
+@pytest.mark.parametrize("missing", ["plotly", "jinja2"])
+def test_a_missing_library_is_an_error_that_says_how_to_install_it(
+    runs, tmp_path, monkeypatch, missing
+):
+    for name in [name for name in sys.modules if name.partition(".")[0] == missing]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    with pytest.raises(FedternError, match=r"pip install 'fedtern\[report\]'"):
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(FedternError, match=rf"{missing}.*pip install 'fedtern\[report\]'"):
         write_report(runs, tmp_path / "r.html")
     assert not (tmp_path / "r.html").exists()
 
