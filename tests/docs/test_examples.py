@@ -21,7 +21,7 @@ def test_the_convex_example_converges_in_a_hundredth_of_the_bytes():
 
 
 def test_compressing_takes_at_most_three_additions_and_decoding_half_of_one():
-    """Ratios within one run; a few tries, because the machine may be busy with something else."""
+    """Compare ratios within one run; repeat, because other processes may use the machine."""
     for _ in range(5):
         found = json.loads(python("benchmarks/codec.py", "--repeats", "60", "--json"))
         ratios = found["ratios"]

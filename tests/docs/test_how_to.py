@@ -1,4 +1,4 @@
-"""The pages that say how to do something are followed to the letter."""
+"""The code on the how-to pages works."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fedtern import METHODS
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 
 
-def test_a_method_is_added_as_the_page_says(capsys):
+def test_the_code_of_the_page_adds_a_working_method(capsys):
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     page = (PAGES / "add-a-method.md").read_text()
     module = ModuleType("page")
-    sys.modules["page"] = module  # where dataclasses look for their names
+    sys.modules["page"] = module  # dataclasses look up their module
     names = vars(module)
     try:
         for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
@@ -41,7 +41,7 @@ def test_a_method_is_added_as_the_page_says(capsys):
 
 
 def follow(method) -> None:
-    """A few rounds of partial participation end with the same bits everywhere."""
+    """Check that all replicas are equal after some rounds of partial participation."""
     server, clients = pair(method)
     for t in range(6):
         for i in (t % 3, (t + 1) % 3):

@@ -1,4 +1,4 @@
-"""The pages under docs/results say what their own numbers say."""
+"""The pages under docs/results agree with the data beside them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows(name):
         return list(csv.DictReader(file))
 
 
-def test_the_scoreboard_has_every_claim_as_it_was_counted():
+def test_the_scoreboard_has_the_verdict_of_every_claim():
     found, held, shorter = Counter(), Counter(), defaultdict(list)
     for row in rows("claims.csv"):
         claim, holds = (row["claim"], row["statement"]), row["holds"] == "True"
@@ -43,7 +43,7 @@ def test_the_scoreboard_has_every_claim_as_it_was_counted():
         assert (f"shorter: {sum(short)} of {len(short)})" in line) == bool(short)
 
 
-def test_the_page_of_claims_is_made_of_its_rows(tmp_path):
+def test_the_claims_page_is_generated_from_its_rows(tmp_path):
     write_claims(*check(read_judgements(PAGES / "claims.csv")), tmp_path, lead="")
     page, made = ((path / "claims.md").read_text() for path in (PAGES, tmp_path))
     start = "| claim | statement |"
@@ -52,7 +52,7 @@ def test_the_page_of_claims_is_made_of_its_rows(tmp_path):
 
 
 @pytest.mark.parametrize("artefact", ["table4", "fig10"])
-def test_the_lstm_is_told_of_as_the_runs_beside_its_page_went(artefact, tmp_path):
+def test_the_lstm_pages_are_generated_from_the_runs_beside_them(artefact, tmp_path):
     kept, settings = Results(PAGES / "table4-lstm-fashion"), Settings("lstm-fashion")
     assert kept.missing(ARTEFACTS[artefact].cells(settings)) == []
     make(ARTEFACTS[artefact], settings, kept, tmp_path)
@@ -64,7 +64,7 @@ def test_the_lstm_is_told_of_as_the_runs_beside_its_page_went(artefact, tmp_path
 @pytest.mark.parametrize(
     ("figure", "environments"), [("fig6", 10), ("fig7", 10), ("fig8", 14), ("fig9", 5)]
 )
-def test_every_figure_has_three_seeds_and_a_page_that_says_so(figure, environments):
+def test_every_figure_has_three_seeds_and_its_page_says_so(figure, environments):
     cells = rows(f"{figure}-logistic-mnist.csv")
     assert len(cells) == 6 * environments
     assert {row["seeds"] for row in cells} == {"3"}
@@ -74,7 +74,7 @@ def test_every_figure_has_three_seeds_and_a_page_that_says_so(figure, environmen
     assert f"({figure}-logistic-mnist.md)" in (PAGES / "index.md").read_text()
 
 
-def test_advice_goes_by_every_environment_of_the_figures():
+def test_advice_has_records_of_every_environment_of_the_figures():
     recorded = {
         (e.clients, e.classes_per_client, e.batch_size, e.gamma)
         for scene in scenes(load())
