@@ -1,4 +1,4 @@
-"""What cannot be collected where an optional dependency is missing."""
+"""Modules that pytest cannot collect without an optional dependency."""
 
 from importlib.util import find_spec
 
