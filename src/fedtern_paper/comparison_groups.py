@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fedtern.data.environment import Environment
 from fedtern.data.hyperparameters import TASK_DEFAULTS
-from fedtern.report.formatting import digits, method_label
+from fedtern.report.formatting import format_number, method_label
 from fedtern.runs import Experiment
 from fedtern.runs.method_text import complete, parse_method
 from fedtern.transports.local.federation import Round
@@ -106,7 +106,7 @@ class Arrival(NamedTuple):
     @property
     def words(self) -> str:
         """The amount for a reader."""
-        return f"{digits(self.amount)} ({self.label}, {in_seeds(len(self.amounts))})"
+        return f"{format_number(self.amount)} ({self.label}, {in_seeds(len(self.amounts))})"
 
 
 @dataclass(frozen=True)

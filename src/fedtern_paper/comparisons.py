@@ -7,7 +7,7 @@ from typing import Any
 
 from fedtern.advice import paper_thresholds
 from fedtern.data.environment import Environment
-from fedtern.report.formatting import digits
+from fedtern.report.formatting import format_number
 from fedtern.transports.local.federation import Round
 from fedtern_paper.comparison_groups import METHODS, Key, Kind, Scene, Standing, usual
 from fedtern_paper.significance import Comparison, judged, noise_of
@@ -124,7 +124,7 @@ def compressed(scenes: Scenes) -> Iterator[Comparison]:
             up = dense / max(sum(r.up_bytes_mean for r in ends), 1)
             down = dense / max(sum(r.down_bytes_mean for r in ends), 1)
             count = f"{len(ends)} run{'s' * (len(ends) > 1)}"
-            first, second = f"up ×{digits(up)} ({count})", f"down ×{digits(down)}"
+            first, second = f"up ×{format_number(up)} ({count})", f"down ×{format_number(down)}"
             holds = up > STRONG and down > COMPRESSED
             yield Comparison(scene, "STC compresses both ways", first, second, float("nan"), holds)
 

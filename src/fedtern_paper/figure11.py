@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from fedtern.report.formatting import digits
+from fedtern.report.formatting import format_number
 from fedtern.runs import Experiment
 from fedtern_paper import table4
 from fedtern_paper.artefact import Table
@@ -90,7 +90,7 @@ def table(settings: Settings, results: Results) -> Table:
         values.append({**head, **score.columns(), "up_mb": up, "down_mb": down})
         label, best = settings.label(method), percent(score.best)
         missing = "n.a." if score.best else "–"
-        amounts = (digits(up), digits(down)) if there else (missing, missing)
+        amounts = (format_number(up), format_number(down)) if there else (missing, missing)
         shown.append(_row(f"{until}, iid", label, best, *amounts))
     title = "Figure 11: summary" + (" (quick)" if settings.quick else "")
     return Table(title, values, shown, NOTES)

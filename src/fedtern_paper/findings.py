@@ -6,7 +6,7 @@ import math
 from statistics import fmean
 from typing import NamedTuple
 
-from fedtern.report.formatting import listed
+from fedtern.report.formatting import join_words
 from fedtern_paper import figure3, table4
 from fedtern_paper.convergence import FIGURE_2, FIGURE_10
 from fedtern_paper.degradation import SLIGHT
@@ -43,7 +43,7 @@ def topk_suffers_least(settings: Settings, results: Results) -> list[str]:
     least = [min(methods, key=lambda method: falls[method][i]) for i in range(len(places))]
     told = [f"{settings.label(m)} {' and '.join(f'{f:z.1f}' for f in falls[m])}" for m in methods]
     holds = all(method.startswith("topk") for method in least)
-    said = f"two classes and one class cost {listed(told)} points"
+    said = f"two classes and one class cost {join_words(told)} points"
     return _finding("top-k suffers least from non-iid data", holds, said)
 
 
@@ -85,7 +85,7 @@ def fewer_iterations_at_like_rates(settings: Settings, results: Results) -> list
     statement = "STC takes fewer iterations than FedAvg with a comparable compression rate"
     goal = 100 * table4.target(settings, results)
     beside = "beside the FedAvg that uploads most nearly as much in an iteration"
-    return _finding(statement, holds, f"to {goal:g} %, {beside}, {listed(told)}")
+    return _finding(statement, holds, f"to {goal:g} %, {beside}, {join_words(told)}")
 
 
 def signs_of_one_class_stay_wrong(settings: Settings, results: Results) -> list[str]:
@@ -144,7 +144,7 @@ def sparsity_beats_delay(settings: Settings, results: Results) -> list[str]:
             told = [
                 f"{d:+.1f} (p = 1/{steps[row]:g})" for d, (row, _) in zip(found, pairs, strict=True)
             ]
-            said = f"STC is {listed(told)} points from FedAvg with n = 1/p"
+            said = f"STC is {join_words(told)} points from FedAvg with n = 1/p"
             lines += _finding(statement, all(map(holds, found)), said)
     return lines
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedtern.data.environment import Environment
-from fedtern.report.formatting import fraction
+from fedtern.report.formatting import format_fraction
 from fedtern.runs import Experiment
 from fedtern_paper.artefact import Table
 from fedtern_paper.plot_style import head
@@ -65,11 +65,13 @@ class HeatMap:
 
 
 def _sparse(up: float, down: float) -> str:
-    return f"topk:p_up={fraction(up)}" + (f",p_down={fraction(down)}" if down < 1 else "")
+    return f"topk:p_up={format_fraction(up)}" + (
+        f",p_down={format_fraction(down)}" if down < 1 else ""
+    )
 
 
 def _ternary(up: float, down: float) -> str:
-    return f"stc:p_up={fraction(up)},p_down={fraction(down)}"
+    return f"stc:p_up={format_fraction(up)},p_down={format_fraction(down)}"
 
 
 def _delayed(local_steps: float, p: float) -> str:
@@ -127,10 +129,10 @@ def table(heat: HeatMap, settings: Settings, results: Results) -> Table:
     shown: list[dict[str, str]] = []
     for place in settings.choose_places(PLACES):
         for row in rows:
-            line = {"where": place, row_name: fraction(row)}
+            line = {"where": place, row_name: format_fraction(row)}
             for column in columns:
                 score, numbers = heat.found(settings, results, place, row, column)
-                line[f"{column_name} = {fraction(column)}"] = points(numbers)
+                line[f"{column_name} = {format_fraction(column)}"] = points(numbers)
                 values.append({
                     "place": place,
                     row_name.replace(" ", "_"): row,
@@ -172,8 +174,8 @@ def draw(heat: HeatMap, settings: Settings, results: Results, figure: Any) -> No
                     bright = sum(image.to_rgba(number)[:3]) > 1.6
                     axes.text(x, y, f"{number:z.1f}", ha="center", va="center",
                               color="black" if bright else "white")  # fmt: skip
-        axes.set_xticks(range(len(columns)), list(map(fraction, columns)))
-        axes.set_yticks(range(len(rows)), list(map(fraction, rows)))
+        axes.set_xticks(range(len(columns)), list(map(format_fraction, columns)))
+        axes.set_yticks(range(len(rows)), list(map(format_fraction, rows)))
         axes.set(xlabel=column_name, ylabel=row_name)
         axes.set_title(place, fontsize=10)
     unit = "points" if heat.minus else "accuracy in %"

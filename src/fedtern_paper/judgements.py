@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedtern.core.errors import StoreError
-from fedtern.report.formatting import length
+from fedtern.report.formatting import format_iterations
 from fedtern_paper.claims import CLAIMS, Claim
 from fedtern_paper.significance import Comparison
 
@@ -70,7 +70,7 @@ class Judgement(NamedTuple):
             "claim": self.claim,
             "task": self.task,
             "environment": self.environment,
-            "iterations": length(self.iterations, self.task_iterations),
+            "iterations": format_iterations(self.iterations, self.task_iterations),
             "what": self.what,
             "first": self.ours,
             "second": self.other,

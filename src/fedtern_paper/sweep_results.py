@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedtern.report.formatting import length, listed
+from fedtern.report.formatting import format_iterations, join_words
 from fedtern_paper.artefact import Table
 from fedtern_paper.paper import ACCURACY, WORDS
 from fedtern_paper.plot_style import head, legend_below, method_look, tidy
@@ -85,7 +85,7 @@ def draw(sweep: Sweep, settings: Settings, results: Results, figure: Any) -> Non
     seeds = f"{settings.seeds} seeds" if settings.seeds > 1 else "seed 0"
     points = [(each, point) for each in tasks for point in sweep.points(each)]
     momenta = sorted({f"{point.momentum:g}" for _, point in points if point.momentum})
-    dashed = f" (dashed: momentum {listed(momenta)})" * bool(momenta)
+    dashed = f" (dashed: momentum {join_words(momenta)})" * bool(momenta)
     head(figure, _title(sweep, settings), f"{_lengths(tasks)}, {seeds}{dashed}")
     some = any(printed(sweep, each, point) is not None for each, point in points)
     # Columns that hold both momenta of a method, and the paper's stars in one of their own.
@@ -96,8 +96,8 @@ def _lengths(tasks: Sequence[Settings]) -> str:
     """For how long each task was trained, and how long it should be if that is longer."""
     if len(tasks) > 1 and all(each.planned == each.own_iterations for each in tasks):
         return "iterations as each task has"
-    told = [length(each.planned, each.own_iterations) for each in tasks]
-    return f"{listed(told)} iterations"
+    told = [format_iterations(each.planned, each.own_iterations) for each in tasks]
+    return f"{join_words(told)} iterations"
 
 
 def _panel(axes: Any, sweep: Sweep, settings: Settings, results: Results, place: str) -> None:

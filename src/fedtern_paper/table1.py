@@ -8,7 +8,7 @@ from typing import Any
 
 from fedtern.core.methods import METHODS
 from fedtern.data.environment import Environment
-from fedtern.report.formatting import digits
+from fedtern.report.formatting import format_number
 from fedtern.runs import Experiment
 from fedtern.transports.local.federation import Round
 from fedtern_paper.artefact import Table
@@ -158,7 +158,7 @@ def draw(settings: Settings, results: Results, figure: Any) -> None:
 def _times(ratio: float | None) -> str:
     if ratio is None:
         return "–"
-    return "nothing sent" if math.isinf(ratio) else f"×{digits(ratio)}"
+    return "nothing sent" if math.isinf(ratio) else f"×{format_number(ratio)}"
 
 
 def _key(place: str) -> str:

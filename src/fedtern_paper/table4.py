@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from fedtern.report.formatting import digits
+from fedtern.report.formatting import format_number
 from fedtern.runs import Experiment
 from fedtern.transports.local.federation import Round
 from fedtern_paper.artefact import Table
@@ -152,7 +152,7 @@ def some_of(there: Sequence[Round], score: Score) -> str:
 def _pair(up: float | None, down: float | None, score: Score) -> str:
     if up is None or down is None:
         return absent(score)
-    return f"{digits(up)} / {digits(down)}"
+    return f"{format_number(up)} / {format_number(down)}"
 
 
 def absent(score: Score) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedtern.report.formatting import digits
+from fedtern.report.formatting import format_number
 from fedtern_paper import table4
 from fedtern_paper.paper import TRAFFIC
 from fedtern_paper.plot_style import head, method_look, tidy
@@ -37,7 +37,12 @@ def draw_traffic(axes: Any, methods: Sequence[str], settings: Settings, results:
             if amount := mean(amounts):
                 axes.bar(place + shift, amount / 1e6, 0.38, color=colour, alpha=alpha)
                 # At the foot, where no star can be.
-                _foot(axes, place + shift, digits(amount / 1e6), "white" if alpha == 1 else "black")
+                _foot(
+                    axes,
+                    place + shift,
+                    format_number(amount / 1e6),
+                    "white" if alpha == 1 else "black",
+                )
             if star:
                 axes.plot(place + shift, star, "*", color="#444444", markeredgecolor="white",
                           markersize=11, zorder=5)  # fmt: skip

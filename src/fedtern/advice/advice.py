@@ -12,7 +12,7 @@ from fedtern.advice.records import Record
 from fedtern.advice.situation import Situation
 from fedtern.core.methods import METHODS
 from fedtern.core.numbers import typed
-from fedtern.report.formatting import listed, method_label
+from fedtern.report.formatting import join_words, method_label
 
 
 @dataclass(frozen=True)
@@ -176,4 +176,4 @@ def _about_others(found: Sequence[Estimate]) -> list[str]:
         for e in shown(found)
         if not e.reached
     ]
-    return [f"did not get there: {listed(failed)}"] if failed else []
+    return [f"did not get there: {join_words(failed)}"] if failed else []

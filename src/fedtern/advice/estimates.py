@@ -15,7 +15,7 @@ from fedtern.core.analytic import bits
 from fedtern.core.layout import Layout
 from fedtern.core.methods import make_method
 from fedtern.data.environment import Environment
-from fedtern.report.formatting import length
+from fedtern.report.formatting import format_iterations
 
 _ALL = Environment.classes_per_client  # that there are in the paper's tasks
 FAR = 1.0  # from here on the recorded runs say little about a situation
@@ -45,7 +45,7 @@ class Scene:
         return (
             f"{first.task}, {e.cohort_size} of {e.clients} clients, {_data(e)},"
             f" batches of {e.batch_size},"
-            f" {length(first.iterations, first.own_iterations)} iterations"
+            f" {format_iterations(first.iterations, first.own_iterations)} iterations"
         )
 
     @property

@@ -16,7 +16,7 @@ from fedtern.advice import advise as ask
 from fedtern.cli.errors import report_errors
 from fedtern.cli.numbers import rate
 from fedtern.cli.terminal import console
-from fedtern.report.formatting import method_label, size
+from fedtern.report.formatting import format_bytes, method_label
 from fedtern.runs.recorded_run import Run, load_run
 
 
@@ -144,4 +144,11 @@ def _cells(found: Estimate) -> tuple[str, ...]:
     # Longer than that, nobody counts the seconds, and timedelta cannot.
     long = found.seconds > timedelta(days=365_000).total_seconds()
     lasting = "ages" if long else str(timedelta(seconds=round(found.seconds)))
-    return (*name, f"{found.rounds:,.0f}", size(found.up), size(found.down), lasting, "")
+    return (
+        *name,
+        f"{found.rounds:,.0f}",
+        format_bytes(found.up),
+        format_bytes(found.down),
+        lasting,
+        "",
+    )

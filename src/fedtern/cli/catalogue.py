@@ -18,7 +18,7 @@ from fedtern.cli.terminal import console
 from fedtern.core.extras import require
 from fedtern.core.methods import METHODS, Link, Recipe
 from fedtern.core.names import look_up
-from fedtern.report.formatting import fraction
+from fedtern.report.formatting import format_fraction
 from fedtern.training.flat import FlatModel
 from fedtern.training.tasks import TASKS, get_task
 
@@ -73,7 +73,7 @@ def _traffic(link: Link, local_steps: int) -> str:
 
 def _readable(value: object) -> str:
     if isinstance(value, float):
-        return fraction(value) if value < 1 / 2 else f"{value:g}"
+        return format_fraction(value) if value < 1 / 2 else f"{value:g}"
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 

@@ -8,7 +8,7 @@ from html import escape
 from itertools import cycle
 
 from fedtern.report.figures import Figure, Spec
-from fedtern.report.formatting import listed, plain
+from fedtern.report.formatting import format_value, join_words
 from fedtern.report.groups import Group, numbered
 from fedtern.report.results import phases
 from fedtern.report.styles import PHASES, UNKNOWN_PHASES
@@ -106,9 +106,9 @@ def _heat_map(split: Split) -> Spec:
 
 def _holders(runs: Sequence[Run]) -> str:
     """Which runs share a split: by seed, since that is what a split is drawn from."""
-    seeds = list(dict.fromkeys(plain(run.config.get("seed")) for run in runs))
+    seeds = list(dict.fromkeys(format_value(run.config.get("seed")) for run in runs))
     settings = dict.fromkeys(_drawn_from(run) for run in runs)
-    named = f"seed{'s' if len(seeds) > 1 else ''} {listed(seeds)}"
+    named = f"seed{'s' if len(seeds) > 1 else ''} {join_words(seeds)}"
     count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
     return " · ".join([named, *(s for s in settings if s), count])
 
@@ -118,7 +118,7 @@ def _drawn_from(run: Run) -> str:
     if not isinstance(environment, dict):
         return ""
     told = {"clients": "clients", "classes_per_client": "classes each"}
-    words = [f"{plain(environment[k])} {told[k]}" for k in told if k in environment]
+    words = [f"{format_value(environment[k])} {told[k]}" for k in told if k in environment]
     return ", ".join(words).replace(" 1 classes", " 1 class")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from fedtern.report.formatting import plain
+from fedtern.report.formatting import format_value
 from fedtern.report.groups import Curve, Group, curve
 from fedtern.report.styles import style
 from fedtern.runs.recorded_run import Run
@@ -164,7 +164,7 @@ def _dense(groups: Sequence[Group]) -> list[Spec]:
     longest: dict[str, Curve] = {}
     for run in (run for group in groups for run in group.evaluated):
         found = curve([run], "iteration", "dense_bytes")
-        model = plain(run.config.get("parameters"))
+        model = format_value(run.config.get("parameters"))
         if found.x and (model not in longest or found.x[-1] > longest[model].x[-1]):
             longest[model] = found
     several = len(longest) > 1

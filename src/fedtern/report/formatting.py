@@ -1,19 +1,19 @@
-"""Names and numbers as people write them."""
+"""Format names and numbers for people to read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedtern.core.methods import METHODS
 from fedtern.core.numbers import one_over
 
-# What a method does when nothing is said; only what differs is worth a word.
-_USUAL = {"local_steps": 1, "scope": "model", "weighted": False}
+# A label leaves out parameters that have these values.
+_DEFAULTS = {"local_steps": 1, "scope": "model", "weighted": False}
 
 
 def method_label(method: Mapping[str, Any]) -> str:
-    """A method's name with the parameters that tell it from others.
+    """Return a method's name with the parameters that distinguish it from others.
 
     >>> method_label({"name": "stc", "p_up": 0.0025, "p_down": 0.0025, "local_steps": 1})
     'STC p=1/400'
@@ -23,55 +23,79 @@ def method_label(method: Mapping[str, Any]) -> str:
     'dgc(p=1/100)'
     """
     name = str(method.get("name"))
-    if name not in _NAMES:
-        usual = METHODS[name].parameters if name in METHODS else {}
-        unusual = {k: v for k, v in method.items() if k != "name" and usual.get(k, ...) != v}
-        inside = ", ".join(f"{k}={fraction(v)}" for k, v in unusual.items())
-        return f"{name}({inside})" if inside else name
-    title, told = _NAMES[name](method)
-    rest = {k: v for k, v in method.items() if k not in told and k != "name"}
-    return ", ".join([title, *(_extra(k, v) for k, v in rest.items() if _USUAL.get(k) != v)])
+    if name not in _TITLES:
+        return _call_label(name, method)
+    title, included = _TITLES[name](method)
+    rest = {
+        key: value
+        for key, value in method.items()
+        if key not in included and key != "name" and _DEFAULTS.get(key) != value
+    }
+    return ", ".join([title, *(_parameter(key, value) for key, value in rest.items())])
 
 
-def _extra(key: str, value: Any) -> str:
+def _call_label(name: str, method: Mapping[str, Any]) -> str:
+    """Return a method's name with its parameters in parentheses, without the default ones."""
+    defaults = METHODS[name].parameters if name in METHODS else {}
+    changed = {
+        key: value
+        for key, value in method.items()
+        if key != "name" and defaults.get(key, ...) != value
+    }
+    parameters = ", ".join(f"{key}={format_fraction(value)}" for key, value in changed.items())
+    return f"{name}({parameters})" if parameters else name
+
+
+def _parameter(key: str, value: Any) -> str:
     if key == "local_steps":
-        return f"n={plain(value)}"
+        return f"n={format_value(value)}"
     if key == "scope" and value == "tensor":
         return "by tensor"
     if key == "weighted" and value is True:
         return "weighted"
-    return f"{key}={plain(value)}"
+    return f"{key}={format_value(value)}"
+
+
+# Each returns a title and the parameters that the title includes.
 
 
 def _stc(method: Mapping[str, Any]) -> tuple[str, set[str]]:
-    up, down = method.get("p_up"), method.get("p_down")
-    rates = f"{fraction(up)}" if up == down else f"{fraction(up)} up, {fraction(down)} down"
+    up = method.get("p_up")
+    down = method.get("p_down")
+    rates = format_fraction(up) if up == down else _up_and_down(up, down)
     return f"STC p={rates}", {"p_up", "p_down"}
 
 
 def _topk(method: Mapping[str, Any]) -> tuple[str, set[str]]:
-    up, down = method.get("p_up"), method.get("p_down")
-    # By default only what goes up is sparse, so that both ways are is what has to be said.
-    if down is not None:
-        both = up == down
-        rates = f"{fraction(up)} both ways" if both else f"{fraction(up)} up, {fraction(down)} down"
-        return f"top-k p={rates}", {"p_up", "p_down"}
-    return f"top-k p={fraction(up)}", {"p_up", "p_down"}
+    up = method.get("p_up")
+    down = method.get("p_down")
+    # By default only uploads are sparse, so the label says when broadcasts are, too.
+    if down is None:
+        rates = format_fraction(up)
+    elif up == down:
+        rates = f"{format_fraction(up)} both ways"
+    else:
+        rates = _up_and_down(up, down)
+    return f"top-k p={rates}", {"p_up", "p_down"}
+
+
+def _up_and_down(up: Any, down: Any) -> str:
+    return f"{format_fraction(up)} up, {format_fraction(down)} down"
 
 
 def _fedavg(method: Mapping[str, Any]) -> tuple[str, set[str]]:
-    return f"FedAvg n={plain(method.get('local_steps'))}", {"local_steps"}
+    return f"FedAvg n={format_value(method.get('local_steps'))}", {"local_steps"}
 
 
 def _signsgd(method: Mapping[str, Any]) -> tuple[str, set[str]]:
-    return f"signSGD δ={plain(method.get('delta'))}", {"delta"}
+    return f"signSGD δ={format_value(method.get('delta'))}", {"delta"}
 
 
-def _sgd(method: Mapping[str, Any]) -> tuple[str, set[str]]:
+def _sgd(_method: Mapping[str, Any]) -> tuple[str, set[str]]:
     return "uncompressed SGD", set()
 
 
-_NAMES: dict[str, Callable[[Mapping[str, Any]], tuple[str, set[str]]]] = {
+_TITLES: dict[str, Callable[[Mapping[str, Any]], tuple[str, set[str]]]] = {
     "stc": _stc,
     "topk": _topk,
     "fedavg": _fedavg,
@@ -80,19 +104,19 @@ _NAMES: dict[str, Callable[[Mapping[str, Any]], tuple[str, set[str]]]] = {
 }
 
 
-def fraction(p: Any) -> str:
-    """A sparsity as one over a whole number where it is one.
+def format_fraction(p: Any) -> str:
+    """Format a sparsity as ``1/n`` if it is one, else like any value.
 
-    >>> fraction(0.0025), fraction(1 / 3), fraction(0.3)
+    >>> format_fraction(0.0025), format_fraction(1 / 3), format_fraction(0.3)
     ('1/400', '1/3', '0.3')
     """
-    return one_over(p) or plain(p)
+    return one_over(p) or format_value(p)
 
 
-def plain(value: Any) -> str:
-    """A configured value as short as it can be read.
+def format_value(value: Any) -> str:
+    """Format a configured value briefly: floats have up to six significant digits.
 
-    >>> plain(1e-05), plain(None), plain({"a": [1, 2.0]})
+    >>> format_value(1e-05), format_value(None), format_value({"a": [1, 2.0]})
     ('1e-05', 'none', 'a: 1, 2')
     """
     if value is None:
@@ -102,69 +126,81 @@ def plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{k}: {plain(v)}" for k, v in value.items())
+        return ", ".join(f"{key}: {format_value(inner)}" for key, inner in value.items())
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(plain, value))
+        return ", ".join(map(format_value, value))
     return str(value)
 
 
-def digits(value: float | None, places: int = 3) -> str:
-    """A measured number with so many significant digits, never in powers of ten.
+def format_number(value: float | None, places: int = 3) -> str:
+    """Format a measured number without an exponent.
 
-    >>> digits(0.012345), digits(1.2), digits(156.99), digits(15699.2), digits(None)
-    ('0.0123', '1.20', '157', '15,699', '–')
+    Args:
+        value: the number; None gives a dash.
+        places: number of significant digits. Digits before the decimal point are never dropped.
+
+    >>> format_number(0.012345), format_number(1.2), format_number(156.99)
+    ('0.0123', '1.20', '157')
+    >>> format_number(15699.2), format_number(None)
+    ('15,699', '–')
     """
     if value is None:
         return "–"
     if value == 0:
         return "0"
-    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else _leading(abs(value))
+    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else _leading_zeros(abs(value))
     return f"{value:,.{max(places - magnitude, 0)}f}"
 
 
-def _leading(value: float) -> int:
-    """Minus the number of zeros after the point: 0 for 0.12, -1 for 0.012."""
+def _leading_zeros(value: float) -> int:
+    """Return minus the number of zeros after the decimal point: 0 for 0.12, -1 for 0.012."""
     return int(f"{value:e}".partition("e")[2]) + 1
 
 
-def length(iterations: int, own: int) -> str:
-    """For how many iterations something ran, of its task's own if it ended before.
+def format_iterations(iterations: int, own: int) -> str:
+    """Format a number of iterations, with the task's own number if that is larger.
 
-    >>> length(5000, 5000), length(2000, 10_000)
+    >>> format_iterations(5000, 5000), format_iterations(2000, 10_000)
     ('5,000', '2,000 of 10,000')
     """
     return f"{iterations:,} of {own:,}" if iterations < own else f"{iterations:,}"
 
 
-def percent(value: float | None) -> str:
-    """A share in per cent.
+def format_percent(value: float | None) -> str:
+    """Format a share as a percentage with one decimal place.
 
-    >>> percent(0.9013)
+    >>> format_percent(0.9013)
     '90.1 %'
     """
     return "–" if value is None else f"{100 * value:.1f} %"
 
 
-def size(nbytes: float | None) -> str:
-    """Bytes in the unit that suits them.
+def format_bytes(nbytes: float | None) -> str:
+    """Format a number of bytes in the largest unit that gives at least 1.
 
-    >>> size(210_400), size(1.57e8), size(312)
+    >>> format_bytes(210_400), format_bytes(1.57e8), format_bytes(312)
     ('210 kB', '157 MB', '312 bytes')
     """
     if nbytes is None:
         return "–"
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if nbytes >= unit:
-            return f"{digits(nbytes / unit)} {name}"
+            return f"{format_number(nbytes / unit)} {name}"
     return f"{nbytes:.0f} bytes"
 
 
-def listed(parts: list[str], most: int | None = None) -> str:
-    """Words in a row, as in a sentence; of more than ``most``, the rest is counted.
+def join_words(words: Sequence[str], most: int | None = None) -> str:
+    """Join words with commas and a final "and".
 
-    >>> listed(["a", "b", "c"]), listed(["a", "b", "c"], most=1)
+    Args:
+        words: the words, in order.
+        most: if there are more words than this, name only the first ``most`` and count the rest.
+
+    >>> join_words(["a", "b", "c"]), join_words(["a", "b", "c"], most=1)
     ('a, b and c', 'a and 2 more')
     """
-    if most is not None and len(parts) > most:
-        parts = [*parts[:most], f"{len(parts) - most} more"]
-    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
+    if most is not None and len(words) > most:
+        words = [*words[:most], f"{len(words) - most} more"]
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedtern.report.formatting import method_label, plain
+from fedtern.report.formatting import format_value, method_label
 from fedtern.runs.recorded_run import EXPERIMENT, Run, number
 
 # Another engine may have a network of its own, with other traffic and other cohorts; and a model's
@@ -112,8 +112,10 @@ def _settings(run: Run) -> dict[str, Any]:
 
 def _told(key: str, value: Any) -> str:
     if key == "classes_per_client":
-        return f"{plain(value)} class{'' if value == 1 else 'es'} each"
-    return plain(value) if key == "task" else f"{key.replace('_', ' ')} {plain(value)}"
+        return f"{format_value(value)} class{'' if value == 1 else 'es'} each"
+    return (
+        format_value(value) if key == "task" else f"{key.replace('_', ' ')} {format_value(value)}"
+    )
 
 
 def numbered(labels: Sequence[str]) -> list[str]:

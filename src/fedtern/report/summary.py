@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedtern.report.formatting import digits, listed, percent, plain, size
+from fedtern.report.formatting import (
+    format_bytes,
+    format_number,
+    format_percent,
+    format_value,
+    join_words,
+)
 from fedtern.report.groups import Group
 from fedtern.report.results import Result, result
 
@@ -20,7 +26,7 @@ _SPLITS = {
 def title(groups: Sequence[Group]) -> str:
     """What was trained."""
     tasks = _distinct(groups, "task")
-    return listed([plain(task) for task in tasks]) if tasks else "federated learning"
+    return join_words([format_value(task) for task in tasks]) if tasks else "federated learning"
 
 
 def summary(groups: Sequence[Group]) -> str:
@@ -75,13 +81,13 @@ def _split(environment: dict[str, Any]) -> str:
     """Who holds what, by what the split goes by."""
     classes, public = environment.get("classes_per_client"), environment.get("public")
     split = environment.get("split", "classes")
-    words = _SPLITS.get(split, f"split {plain(split)}")
+    words = _SPLITS.get(split, f"split {format_value(split)}")
     if split == "classes":
         if not isinstance(classes, int):
             return ""
         words = f"each holding {classes} class{'es' if classes > 1 else ''}"
     if split == "dirichlet":
-        words += f" of concentration {plain(environment.get('concentration'))}"
+        words += f" of concentration {format_value(environment.get('concentration'))}"
     if isinstance(public, (int, float)) and public > 0:
         words += f" beside the {100 * public:g} % of the data that all of them hold"
     return f", {words}"
@@ -95,11 +101,11 @@ def _outcome(group: Group) -> str:
         return f"{name} has no evaluation yet."
     seeds = len(group.evaluated)
     over = f" (mean of {seeds} seeds)" if seeds > 1 else ""
-    words = f"{name} reached {percent(accuracy)}{over}"
+    words = f"{name} reached {format_percent(accuracy)}{over}"
     up, down = _mean(group, "up_bytes"), _mean(group, "down_bytes")
     if up is None or down is None:
         return f"{words}."
-    traffic = f"with {size(up)} up and {size(down)} down"
+    traffic = f"with {format_bytes(up)} up and {format_bytes(down)} down"
     return f"{words} {traffic}{_less(_mean(group, 'up_ratio'), _mean(group, 'down_ratio'))}."
 
 
@@ -109,7 +115,11 @@ def _less(up: float | None, down: float | None) -> str:
     # Headers and checksums make the uncompressed baseline itself a little larger than dense.
     if 0.9 < up < 1.1 and 0.9 < down < 1.1:
         return ", about as much as sending everything"
-    ratios = digits(up) if digits(up) == digits(down) else f"{digits(up)} and {digits(down)}"
+    ratios = (
+        format_number(up)
+        if format_number(up) == format_number(down)
+        else f"{format_number(up)} and {format_number(down)}"
+    )
     return f": {ratios} times less than sending everything"
 
 

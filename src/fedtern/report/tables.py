@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedtern.report.formatting import digits, percent, plain
+from fedtern.report.formatting import format_number, format_percent, format_value
 from fedtern.report.groups import Group
 from fedtern.report.results import Result, flatten, results
 from fedtern.report.styles import style
@@ -50,7 +50,7 @@ def result_rows(groups: Sequence[Group]) -> list[ResultRow]:
         ResultRow(
             method=result.method,
             colour=colours[result.method],
-            seed="–" if result.seed is None else plain(result.seed),
+            seed="–" if result.seed is None else format_value(result.seed),
             cells=_result_cells(result),
         )
         for result in results(groups)
@@ -61,8 +61,8 @@ def _result_cells(result: Result) -> tuple[str, ...]:
     if result.iterations is None:
         return ()
     return (
-        percent(result.final_accuracy),
-        percent(result.best_accuracy),
+        format_percent(result.final_accuracy),
+        format_percent(result.best_accuracy),
         _progress(result.iterations, result.planned_iterations),
         _megabytes(result.up_bytes),
         _megabytes(result.up_bytes_paper),
@@ -70,7 +70,7 @@ def _result_cells(result: Result) -> tuple[str, ...]:
         _megabytes(result.down_bytes),
         _megabytes(result.down_bytes_paper),
         _factor(result.down_ratio),
-        digits(result.seconds),
+        format_number(result.seconds),
     )
 
 
@@ -100,7 +100,7 @@ def _details(run: Run, label: str) -> RunDetails:
     seed = run.config.get("seed")
     settings = ((key, _exact(value)) for key, value in flatten(run.config) if key != "command")
     return RunDetails(
-        name=label if seed is None else f"{label}, seed {plain(seed)}",
+        name=label if seed is None else f"{label}, seed {format_value(seed)}",
         digest=run.digest,
         path=str(run.path),
         command=_command_line(run.config.get("command")),
@@ -116,7 +116,7 @@ def _command_line(command: Any) -> str:
 
 def _exact(value: Any) -> str:
     """Format a setting with all its digits, unlike in a label."""
-    return repr(value) if isinstance(value, float) else plain(value)
+    return repr(value) if isinstance(value, float) else format_value(value)
 
 
 def _progress(iterations: float, planned: float | None) -> str:
@@ -126,8 +126,8 @@ def _progress(iterations: float, planned: float | None) -> str:
 
 
 def _megabytes(nbytes: float | None) -> str:
-    return digits(None if nbytes is None else nbytes / 1e6)
+    return format_number(None if nbytes is None else nbytes / 1e6)
 
 
 def _factor(ratio: float | None) -> str:
-    return "–" if ratio is None else f"{digits(ratio)} ×"
+    return "–" if ratio is None else f"{format_number(ratio)} ×"

@@ -18,8 +18,7 @@ from rich.table import Table as RichTable
 from fedtern.cli.terminal import console
 from fedtern.core.errors import MissingExtraError
 from fedtern.core.names import look_up
-from fedtern.report.formatting import listed as listing
-from fedtern.report.formatting import method_label
+from fedtern.report.formatting import join_words, method_label
 from fedtern.runs import Experiment, titles
 from fedtern.transports.local.trainers import cores
 from fedtern_paper import ARTEFACTS, Artefact, Results, Settings, Table
@@ -149,7 +148,7 @@ def make(artefact: Artefact, settings: Settings, found: Results, directory: Path
     table = replace(table, notes=[*table.notes, *_longer(cells), *judged])
     names = titles(cells)
     if absent := [names[cell.digest] for cell in found.missing(cells)]:
-        which = f"Missing, because they failed: {listing(absent, most=NAMED)}."
+        which = f"Missing, because they failed: {join_words(absent, most=NAMED)}."
         table = replace(table, notes=[which, *table.notes])
     note, command = settings.note if cells else settings.task, settings.command(artefact.name)
     _say_what_is_replaced(stem.with_name(f"{stem.name}.md"), command)
@@ -167,7 +166,7 @@ def _longer(cells: Sequence[Experiment]) -> list[str]:
     tasks = len({cell.task for cell in cells})
     each = [f"{label}{f' ({task})' * (tasks > 1)} for {n}" for (task, label), n in told.items()]
     some = "A round is never split, so that some are trained for longer"
-    return [f"{some}: {listing(each)} iterations."] if each else []
+    return [f"{some}: {join_words(each)} iterations."] if each else []
 
 
 def _say_what_is_replaced(page: Path, command: str) -> None:

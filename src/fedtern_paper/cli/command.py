@@ -12,7 +12,7 @@ from fedtern.cli import options as o
 from fedtern.cli.errors import report_errors
 from fedtern.cli.numbers import numbers
 from fedtern.cli.signals import checkpoint_seconds, command_line, interruptible
-from fedtern.report.formatting import listed as listing
+from fedtern.report.formatting import join_words
 from fedtern.runs import Experiment, titles
 from fedtern_paper import Results, Settings, run_cells
 from fedtern_paper.cli.artefacts import NAMED, choose, list_artefacts, make, show
@@ -121,6 +121,6 @@ def _complain(failed: Sequence[tuple[str, str]]) -> None:
     for title, sentence in failed:
         reasons.setdefault(sentence, []).append(title)
     for sentence, which in reasons.items():
-        typer.echo(f"fedtern: {listing(which, most=NAMED)}: {sentence}", err=True)
+        typer.echo(f"fedtern: {join_words(which, most=NAMED)}: {sentence}", err=True)
     if failed:
         raise typer.Exit(1)
