@@ -164,8 +164,8 @@ def test_tasks_methods_and_splits_are_listed(fedtern, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["run", "logistic-digit"], "there is no task 'logistic-digit'; did you mean"),
-        (["run", "--method", "std"], "there is no method 'std'; did you mean stc"),
+        (["run", "logistic-digit"], "Unknown task 'logistic-digit'. Did you mean"),
+        (["run", "--method", "std"], "Unknown method 'std'. Did you mean 'stc'"),
         (["run", "--method", "sgd", "--p-up", "0.1"], "method 'sgd' has no parameter 'p_up'"),
         (["run", "--participation", "0.001"], "selects no one"),
         (["run", "--classes-per-client", "11"], "between 1 and the 10 classes there are, got 11"),

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from checks import LAYOUT
 from fedtern import DecodeError, Layout, Method, fedavg, stc
 from fedtern.core.methods import METHODS
-from fedtern.core.methods.serialization import read_method, to_spec
 from fedtern.core.wire import Reader, ids, varint
 
 
@@ -103,12 +102,3 @@ def test_numbers_past_64_bits_are_refused():
 
 def test_a_layout_of_lists_is_that_of_tuples():
     assert Layout(["w"], [[2, 3]]) == Layout(("w",), ((2, 3),))  # type: ignore[arg-type]
-
-
-def test_a_spelling_that_makes_no_method_is_refused():
-    deep = spelt = to_spec(stc())
-    for _ in range(100_000):
-        deep["up"] = deep = {}
-    for bad in (spelt, {**to_spec(stc()), "up": 1}):
-        with pytest.raises(ValueError, match="the method cannot be made here"):
-            read_method(bad)

@@ -136,9 +136,11 @@ def test_missing_files_are_one_sentence_that_says_what_goes_where(tmp_path, name
 
 
 def test_an_unknown_dataset_gets_the_nearest_names():
-    with pytest.raises(ValueError, match="no dataset 'fashon-mnist'; did you mean fashion-mnist"):
+    with pytest.raises(
+        ValueError, match=r"Unknown dataset 'fashon-mnist'\. Did you mean 'fashion-mnist'"
+    ):
         load("fashon-mnist")
-    with pytest.raises(ValueError, match="no dataset 'zzz'; there are digits, mnist"):
+    with pytest.raises(ValueError, match=r"Unknown dataset 'zzz'\. Available: digits, mnist"):
         load("zzz")
 
 

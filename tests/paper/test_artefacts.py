@@ -245,7 +245,7 @@ def test_all_runs_shared_cells_once_and_writes_every_artefact(tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["fig6", "--place", "10/1000"], "there is no place '10/1000'; did you mean 10/100"),
+        (["fig6", "--place", "10/1000"], "Unknown place '10/1000'. Did you mean '10/100'"),
         (["fig6", "--values", "1.5"], "classes per client must be whole numbers"),
         (["fig8", "--values", "3"], "numbers of clients must be whole numbers of at least 5"),
         (["fig9", "--values", "2"], "values of gamma must be in (0, 1], got 2"),
@@ -302,7 +302,7 @@ def test_a_part_of_a_figure_can_be_listed(tmp_path):
     assert (row["artefact"], row["runs"]) == ("fig6", 6)
     every = CliRunner().invoke(app, ["reproduce", "--list", *part, "--iterations", "50"])
     assert every.exit_code == 0, every.output
-    assert "there is no place '10/100'; there are non-iid, iid" in every.stdout
+    assert "Unknown place '10/100'. Available: non-iid, iid" in every.stdout
     assert "1 seed, 50 iterations; runs under" in every.stdout
     wrong = CliRunner().invoke(app, ["reproduce", "fig2", "--list", *part])
     assert (wrong.exit_code, wrong.stdout) == (1, "")

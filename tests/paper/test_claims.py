@@ -303,7 +303,7 @@ def test_the_command_prints_and_writes_every_verdict(tmp_path, monkeypatch):
 
 def test_a_task_that_there_is_not_is_named(tmp_path):
     line = ["reproduce", "--check", "--task", "logistic-minst", "--out", str(tmp_path)]
-    assert "there is no task 'logistic-minst'" in CliRunner().invoke(app, line).stderr
+    assert "Unknown task 'logistic-minst'" in CliRunner().invoke(app, line).stderr
 
 
 def test_the_check_replaces_nothing_where_there_is_nothing_to_check(tmp_path, monkeypatch):

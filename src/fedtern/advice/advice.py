@@ -39,7 +39,7 @@ class Advice:
         >>> advise(Situation(classes=1), []).method_option
         'stc:p_up=1/400,p_down=1/400'
         """
-        name, usual = str(self.method["name"]), METHODS[str(self.method["name"])].parameters
+        name, usual = str(self.method["name"]), METHODS[str(self.method["name"])].defaults
         ordered = {**{key: self.method[key] for key in usual if key in self.method}, **self.method}
         told = {k: v for k, v in ordered.items() if k != "name" and _told(k, v, usual)}
         inside = ",".join(f"{key}={typed(value)}" for key, value in told.items())

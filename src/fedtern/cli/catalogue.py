@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -52,11 +52,11 @@ def methods(
     _print("methods", rows, as_json)
 
 
-def _row(recipe: Recipe) -> dict[str, object]:
+def _row(recipe: Recipe[Any]) -> dict[str, object]:
     method = recipe()
     return {
         "method": recipe.name,
-        "parameters": ", ".join(f"{n}={_readable(v)}" for n, v in recipe.parameters.items()),
+        "parameters": ", ".join(f"{n}={_readable(v)}" for n, v in recipe.defaults.items()),
         "paper": recipe.publication.cite,
         "up": _traffic(method.up, method.local_steps),
         "down": _traffic(method.down, method.local_steps),
@@ -77,13 +77,13 @@ def _readable(value: object) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def _explain(recipe: Recipe, as_json: bool) -> None:
+def _explain(recipe: Recipe[Any], as_json: bool) -> None:
     paper = recipe.publication
     if as_json:
         more = {"bibtex": paper.bibtex, "equations": dict(paper.equations), "notes": paper.notes}
         typer.echo(json.dumps({**_row(recipe), "about": recipe.about, **more}))
         return
-    typer.echo(f"{recipe.name}: {inspect.getdoc(recipe.make)}\n")
+    typer.echo(f"{recipe.name}: {recipe.__doc__ and inspect.cleandoc(recipe.__doc__)}\n")
     row = _row(recipe)
     for key in ("parameters", "up", "down", "what is lost"):
         typer.echo(f"{key + ':':14}{row[key] or 'none'}")

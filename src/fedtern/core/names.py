@@ -1,4 +1,4 @@
-"""Looking things up by the name a person typed."""
+"""Look things up by the name that a person typed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,25 @@ T = TypeVar("T")
 
 
 def look_up(name: str, table: Mapping[str, T], kind: str) -> T:
-    """The entry of this name; a name that is not there gets the nearest ones suggested.
+    """Return the entry of a table by the name that a person typed.
+
+    Args:
+        name: the name.
+        table: entries by name.
+        kind: what the entries are, for the error message.
+
+    Raises:
+        ValueError: no entry has this name; the message suggests the nearest ones.
 
     >>> look_up("mnits", {"mnist": 1, "digits": 2}, "dataset")
     Traceback (most recent call last):
     ...
-    ValueError: there is no dataset 'mnits'; did you mean mnist?
+    ValueError: Unknown dataset 'mnits'. Did you mean 'mnist'?
     """
     if name in table:
         return table[name]
     near = get_close_matches(name, table)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(table)}"
-    raise ValueError(f"there is no {kind} {name!r}; {hint}")
+    hint = f"Available: {', '.join(table)}."
+    if near:
+        hint = f"Did you mean {' or '.join(map(repr, near))}?"
+    raise ValueError(f"Unknown {kind} {name!r}. {hint}")

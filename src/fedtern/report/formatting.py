@@ -36,7 +36,7 @@ def method_label(method: Mapping[str, Any]) -> str:
 
 def _call_label(name: str, method: Mapping[str, Any]) -> str:
     """Return a method's name with its parameters in parentheses, without the default ones."""
-    defaults = METHODS[name].parameters if name in METHODS else {}
+    defaults = METHODS[name].defaults if name in METHODS else {}
     changed = {
         key: value
         for key, value in method.items()

@@ -17,7 +17,7 @@ def complete(method: Mapping[str, Any]) -> dict[str, Any]:
     if "name" not in method:
         raise ValueError(f"a method needs a name, got {dict(method)}")
     make = look_up(method["name"], METHODS, "method")
-    parameters = make.parameters
+    parameters = make.defaults
     for name in method:
         if name != "name" and name not in parameters:
             raise ValueError(

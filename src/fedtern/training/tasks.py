@@ -129,7 +129,7 @@ def get_task(name: str) -> Task:
     >>> get_task("logistic-minst")
     Traceback (most recent call last):
     ...
-    ValueError: there is no task 'logistic-minst'; did you mean logistic-mnist or
+    ValueError: Unknown task 'logistic-minst'. Did you mean 'logistic-mnist' or
     logistic-digits?
     """
     return look_up(name, TASKS, "task")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import subprocess
+import sys
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
 
@@ -39,13 +42,12 @@ from fedtern.core.compressors import (
 from fedtern.core.compressors.lowrank import atom_chances
 from fedtern.core.feedback import (
     EMPTY,
-    OBSERVED,
     MomentumCorrection,
     PowerIteration,
     VarianceThreshold,
 )
 from fedtern.core.feedback.variance_threshold import powers_of_two
-from fedtern.core.methods.aggregation import Mean
+from fedtern.core.methods import Mean, MethodSpec
 from fedtern.core.updates import Dense, LowRank, Sparse, Ternary, is_empty
 
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -312,11 +314,10 @@ def test_what_is_ambiguous_waits():
     sent = []
     for t in range(4):
         delta = np.float32([1, 1 if t % 2 else -1])  # steady, and back and forth
-        state = {**state, OBSERVED: np.float32([0.9, 0.9])}
-        update, state = memory.step(delta, state, layout, rng())
+        moments = np.float32([0.9, 0.9])
+        update, state = memory.step(delta, state, layout, rng(), moments)
         sent.append(update.to_dense().tolist())
     assert sent == [[0, 0], [2, 0], [0, 0], [2, 0]]
-    assert OBSERVED not in state
 
 
 def test_without_moments_a_delta_counts_as_one_example():
@@ -507,17 +508,82 @@ def test_two_methods_never_share_a_digest():
     assert len(set(digests)) == len(digests)
 
 
+def test_a_digest_changes_with_every_part_of_a_method():
+    base = BY_NAME["stc"]()
+    others = [
+        replace(base, local_steps=2),
+        replace(base, momentum="mask"),
+        replace(base, up=sgd().up),
+        replace(base, down=sgd().down),
+        replace(base, aggregate=Mean(weighted=True)),
+        replace(base, name="other"),
+        replace(base, version=2),
+        BY_NAME["stc"](p_up=1 / 399),
+    ]
+    digests = {method.digest for method in [base, *others]}
+    assert len(digests) == 1 + len(others)
+
+
+def test_parameters_of_equal_value_give_equal_methods():
+    stc = BY_NAME["stc"]
+    assert stc(p_up=1, local_steps=np.int64(3)) == stc(p_up=1.0, local_steps=3)
+    assert BY_NAME["topk"](p_down=1).digest == BY_NAME["topk"](p_down=1.0).digest
+    assert stc(np.float32(0.5)).digest == stc(0.5).digest
+
+
+def test_a_part_without_a_stable_id_is_named():
+    @dataclass(frozen=True)
+    class Anonymous:
+        def combine(self, updates, examples):
+            return sgd().aggregate.combine(updates, examples)
+
+    with pytest.raises(ValueError, match=r"Anonymous\(\) cannot be part of a method: .* part_id"):
+        _ = replace(sgd(), aggregate=Anonymous()).digest
+
+
+_RENAME_EVERY_CLASS = """
+import gc
+import sys
+
+import fedtern
+from fedtern.core.methods import METHODS
+
+if sys.argv[1] == "rename":
+    for number, found in enumerate([o for o in gc.get_objects() if isinstance(o, type)]):
+        if found.__module__.startswith("fedtern."):
+            found.__name__ = found.__qualname__ = f"Renamed{number}"
+            found.__module__ = f"elsewhere{number}"
+    for number, recipe in enumerate(METHODS.values()):
+        recipe.__wrapped__.__name__ = f"renamed_{number}"
+    assert "Renamed" in repr(METHODS["stc"]())
+for name, recipe in METHODS.items():
+    print(name, recipe().digest.hex(), recipe().spec.to_text())
+"""
+
+
+def test_digests_and_specs_do_not_depend_on_python_names():
+    def run(mode: str) -> str:
+        command = [sys.executable, "-c", _RENAME_EVERY_CLASS, mode]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    plain = run("plain")
+    assert plain == run("rename")
+    assert plain.count("\n") == len(BY_NAME)
+
+
 def test_a_method_cannot_be_registered_twice_by_accident():
-    def mine() -> Method:
+    def like_sgd() -> Method:
         """Like uncompressed SGD."""
         return sgd()
 
     try:
-        register_method(mine)
-        with pytest.raises(ValueError, match="there is a method 'mine' already"):
-            register_method(mine)
-        assert register_method(mine, replace=True) is mine
-        assert same(BY_NAME["mine"](), sgd())
+        register_method("mine")(like_sgd)
+        with pytest.raises(ValueError, match="Method 'mine' already exists"):
+            register_method("mine")
+        again = register_method("mine", version=2, replace=True)(like_sgd)
+        assert BY_NAME["mine"] is again
+        assert again().spec == MethodSpec("mine", 2)
+        assert same(again().up, sgd().up)
     finally:
         BY_NAME.pop("mine", None)
 

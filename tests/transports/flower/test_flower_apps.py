@@ -427,16 +427,14 @@ def test_a_method_that_the_node_does_not_know_is_refused(tmp_path, said):
     def forge(messages, *, timeout=None):
         for message in messages:
             data = message.content.config_records[KEY][KEY] if KEY in message.content else b""
-            forged = data.replace(
-                b"fedtern.core.compressors.sparse:SparseTernary", b"os.path:Sparse"
-            )
+            forged = data.replace(b'"name": "stc"', b'"name": "my_stc"')
             if data:
                 message.content.config_records[KEY][KEY] = forged
         return tell(messages, timeout=timeout)
 
     grid.send_and_receive = forge
     assert final(federate(grid, 1), "uploads-counted") == 0
-    assert "os.path has registered no method here" in said.text
+    assert "Unknown method 'my_stc'. Did you mean" in said.text
 
 
 def test_a_server_that_went_back_in_time_gives_its_clients_the_whole_model(tmp_path, said):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedtern import METHODS, Layout, register_method, stc
 from fedtern.core.errors import DecodeError, RemoteProtocolError
-from fedtern.core.methods.serialization import read_method, to_spec
+from fedtern.core.methods import Method, MethodSpec, method_from_spec
 from fedtern.transports.flower.federation_spec import FederationSpec
 from fedtern.transports.flower.messages import (
     FAILED,
@@ -80,10 +80,11 @@ def test_what_is_not_a_request_is_refused():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_can_be_told(name):
+def test_every_method_can_be_made_from_its_spec(name):
     method = METHODS[name]()
-    assert read_method(to_spec(method)) == method
-    assert read_method(to_spec(method)).digest == method.digest
+    spec = MethodSpec.from_json(json.loads(method.spec.to_text()))
+    assert method_from_spec(spec) == method
+    assert method_from_spec(spec).digest == method.digest
 
 
 def test_a_charter_is_read_as_it_was_written():
@@ -91,26 +92,37 @@ def test_a_charter_is_read_as_it_was_written():
     assert FederationSpec.from_json(charter.to_json()) == charter
     assert charter.differs(charter) is None
     forged = charter.to_json() | {"method_digest": "000000"}
-    with pytest.raises(ValueError, match="digest 000000, made here it is Method"):
+    with pytest.raises(ValueError, match="has digest 000000, here it has digest"):
         FederationSpec.from_json(forged)
 
 
-def test_only_parts_of_methods_can_be_named():
-    for part in ("subprocess:Popen", "fedtern.store.directory:Store", "fedtern.nowhere:Thing"):
-        with pytest.raises(ValueError, match="cannot be made here"):
-            read_method(to_spec(stc()) | {"up": {"type": part}})
-    with pytest.raises(ValueError, match="expected a method"):
-        read_method(to_spec(stc())["up"])
-    with pytest.raises(ValueError, match="cannot be made here"):
-        read_method({"type": "fedtern.core.methods.method:Method"})
+def test_a_spec_that_makes_no_method_is_refused():
+    spec = stc().spec.to_json()
+    with pytest.raises(ValueError, match=r"Unknown method 'std'\. Did you mean 'stc'"):
+        method_from_spec(MethodSpec.from_json(spec | {"name": "std"}))
+    with pytest.raises(ValueError, match="has version 1 here, the peer uses version 2"):
+        method_from_spec(MethodSpec.from_json(spec | {"version": 2}))
+    with pytest.raises(ValueError, match=r"'stc' cannot be made here: .* argument 'q'"):
+        method_from_spec(MethodSpec.from_json(spec | {"parameters": {"q": 1}}))
+    with pytest.raises(ValueError, match="The method has no name; register it"):
+        method_from_spec(Method(stc().up, stc().down, 1, stc().aggregate).spec)
+    for bad in (
+        [],
+        spec | {"name": 3},
+        spec | {"version": "1"},
+        spec | {"parameters": None},
+        spec | {"parameters": {"p_up": {"type": "subprocess:Popen"}}},
+    ):
+        with pytest.raises(ValueError, match=r"A method spec|Method 'stc' needs|Parameter p_up"):
+            MethodSpec.from_json(bad)
 
 
-def test_a_registered_method_is_known_by_where_it_comes_from(monkeypatch):
-    def mine():
-        return stc(1 / 3)
+def test_a_registered_method_is_known_by_its_name(monkeypatch):
+    monkeypatch.setitem(METHODS, "mine", stc)
 
-    monkeypatch.setitem(METHODS, "mine", None)
-    register_method(mine, replace=True)
-    assert read_method(to_spec(mine())) == mine()
-    with pytest.raises(ValueError, match="must be dataclasses, numbers and strings"):
-        to_spec(replace(stc(), aggregate=object()))
+    @register_method("mine", version=3, replace=True)
+    def any_python_name(p: float = 1 / 3) -> Method:
+        return stc(p)
+
+    assert any_python_name(0.5).spec == MethodSpec("mine", 3, {"p": 0.5})
+    assert method_from_spec(any_python_name(0.5).spec) == any_python_name(0.5)

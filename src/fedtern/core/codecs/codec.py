@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout
@@ -19,6 +19,8 @@ class Codec(Protocol):
     other wrote. ``decode`` knows how large the model is, allocates no more than that, and raises
     ``DecodeError`` for anything it did not write.
     """
+
+    part_id: ClassVar[str]
 
     def encode(self, update: Update, layout: Layout) -> bytes:
         """The update as bytes."""

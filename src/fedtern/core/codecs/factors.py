@@ -22,6 +22,7 @@ _MOST_LEFT, _MOST_RIGHT, _MOST_RANK = np.float32(2.0), np.float32(2.0**80), 1 <<
 class LowRankCodec:
     """``id | rank + 1 of each tensor, or 0 | float32 factors, or values``."""
 
+    part_id: ClassVar[str] = "low_rank"
     id: ClassVar[int] = 13
     name: ClassVar[str] = "low rank"
 
@@ -48,6 +49,7 @@ class LowRankCodec:
 class ProjectedCodec:
     """``id | seed | rank + 1 of each tensor, or 0 | float32 right factors, or values``."""
 
+    part_id: ClassVar[str] = "projected"
     id: ClassVar[int] = 15
     name: ClassVar[str] = "low rank, by seed"
 

@@ -31,6 +31,7 @@ _SPARSE, _MOST_STEPS = 1, 1 << 20
 class TritsCodec:
     """``id | a scale for each tensor | 17 levels of -1, 0 and 1 in 27 bits``."""
 
+    part_id: ClassVar[str] = "trits"
     id: ClassVar[int] = 10
     name: ClassVar[str] = "trits"
 
@@ -68,6 +69,7 @@ class TritsCodec:
 class TensorSignsCodec:
     """``id | a scale for each tensor | one bit a parameter``."""
 
+    part_id: ClassVar[str] = "tensor_signs"
     id: ClassVar[int] = 12
     name: ClassVar[str] = "signs, by tensor"
 
@@ -96,6 +98,7 @@ class EliasCodec:
     A bucket of 0 stands for the layout's tensors.
     """
 
+    part_id: ClassVar[str] = "elias"
     id: ClassVar[int] = 11
     name: ClassVar[str] = "levels"
 

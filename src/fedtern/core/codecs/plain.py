@@ -16,6 +16,7 @@ from fedtern.core.wire import check_floats, f32, floats
 class NothingCodec:
     """``id``: the update that changes nothing."""
 
+    part_id: ClassVar[str] = "nothing"
     id: ClassVar[int] = 0
     name: ClassVar[str] = "nothing"
 
@@ -35,6 +36,7 @@ class NothingCodec:
 class DenseCodec:
     """``id | float32 values``."""
 
+    part_id: ClassVar[str] = "dense"
     id: ClassVar[int] = 1
     name: ClassVar[str] = "dense"
 
@@ -57,6 +59,7 @@ class DenseCodec:
 class SignsCodec:
     """``id | step | one bit a parameter``."""
 
+    part_id: ClassVar[str] = "signs"
     id: ClassVar[int] = 5
     name: ClassVar[str] = "signs"
 

@@ -25,6 +25,7 @@ _BIAS, _TOP = 126, 227  # an exponent byte of 1 stands for 2**-126, one of 227 f
 class SparseCodec:
     """``id | count | float32 values | positions``."""
 
+    part_id: ClassVar[str] = "sparse"
     id: ClassVar[int] = 2
     name: ClassVar[str] = "sparse"
 
@@ -48,6 +49,7 @@ class SparseCodec:
 class TernaryCodec:
     """``id | count | mu, or one a tensor | signs | positions``."""
 
+    part_id: ClassVar[str] = "ternary"
     scope: Scope = "model"
 
     def __post_init__(self) -> None:
@@ -92,6 +94,7 @@ class TernaryCodec:
 class BinaryCodec:
     """``id | count | signed mean, or one a tensor | positions``."""
 
+    part_id: ClassVar[str] = "binary"
     scope: Scope = "model"
 
     def __post_init__(self) -> None:
@@ -142,6 +145,7 @@ class PowersCodec:
     the largest of its tensor.
     """
 
+    part_id: ClassVar[str] = "powers_of_two"
     id: ClassVar[int] = 17
     name: ClassVar[str] = "powers of two"
 
@@ -185,6 +189,8 @@ class PowersCodec:
 @dataclass(frozen=True)
 class ExactCodec:
     """Whichever is shorter: ``SparseCodec``, or ``DenseCodec``."""
+
+    part_id: ClassVar[str] = "sparse_or_dense"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
         """The shorter of the two, for a dense update of which much may be zero."""

@@ -20,6 +20,7 @@ from fedtern.core.wire import check_floats, floats, u64, varint
 class MaskedCodec:
     """``id | seed | count | float32 values``."""
 
+    part_id: ClassVar[str] = "masked"
     id: ClassVar[int] = 14
     name: ClassVar[str] = "masked"
 
@@ -44,6 +45,7 @@ class MaskedCodec:
 class SketchedCodec:
     """``id | seed | kept | bits | low and high of each block | levels``."""
 
+    part_id: ClassVar[str] = "sketched"
     id: ClassVar[int] = 16
     name: ClassVar[str] = "sketched"
 

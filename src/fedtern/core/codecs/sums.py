@@ -37,6 +37,7 @@ class UpdateSequenceCodec:
     touched positions, each once, and then like positions in the table of those by turns.
     """
 
+    part_id: ClassVar[str] = "update_sequence"
     id: ClassVar[int] = 6
     name: ClassVar[str] = "series"
 
@@ -122,6 +123,7 @@ def _decode_nested(reader: Reader, count: int, size: int, turns: int) -> _Places
 class SignCountsCodec:
     """``id | turns | step | (count + turns) / 2 at the bits that ``turns`` takes``."""
 
+    part_id: ClassVar[str] = "sign_counts"
     id: ClassVar[int] = 7
     name: ClassVar[str] = "tally"
 

@@ -24,6 +24,7 @@ class Compressor(Protocol):
     expectation is equal to it), or in one direction.
     """
 
+    part_id: ClassVar[str]
     loss: ClassVar[Loss]
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Update:
@@ -59,6 +60,7 @@ class Accumulating(Protocol):
 class Identity:
     """Everything, as it is."""
 
+    part_id: ClassVar[str] = "identity"
     loss: ClassVar[Loss] = "none"
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Dense:

@@ -30,6 +30,7 @@ class StochasticTernary:
     array([ 0.   ,  4.   , -1.028,  0.52 ], dtype=float32)
     """
 
+    part_id: ClassVar[str] = "stochastic_ternary"
     clip: float | None = None
     loss: ClassVar[Loss] = "unbiased"
 
@@ -68,6 +69,7 @@ class StochasticLevels:
     experiments.
     """
 
+    part_id: ClassVar[str] = "stochastic_levels"
     steps: int
     bucket: int
     norm: Norm = "l2"

@@ -23,6 +23,7 @@ class SpectralAtoms:
     expectation is the tensor itself. A tensor no longer than its factors would be is sent whole.
     """
 
+    part_id: ClassVar[str] = "spectral_atoms"
     rank: int
     loss: ClassVar[Loss] = "unbiased"
 
@@ -63,6 +64,7 @@ class RandomSubspace:
     beginning (``restrict``) loses nothing by it.
     """
 
+    part_id: ClassVar[str] = "random_subspace"
     rank: int
     loss: ClassVar[Loss] = "biased"
 

@@ -20,6 +20,7 @@ class Sign:
     random, where always sending the same one would push such weights in one direction.
     """
 
+    part_id: ClassVar[str] = "sign"
     step: float = 1.0
     loss: ClassVar[Loss] = "biased"
 
@@ -46,6 +47,7 @@ class ScaledSign:
     array([ 1.5, -1.5,  1.5,  1.5], dtype=float32)
     """
 
+    part_id: ClassVar[str] = "scaled_sign"
     loss: ClassVar[Loss] = "biased"
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Levels:

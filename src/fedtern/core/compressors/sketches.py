@@ -27,6 +27,7 @@ class RandomMask:
     nothing by it.
     """
 
+    part_id: ClassVar[str] = "random_mask"
     p: float
     loss: ClassVar[Loss] = "biased"
 
@@ -56,6 +57,7 @@ class Sketch:
     rounding costs little.
     """
 
+    part_id: ClassVar[str] = "sketch"
     p: float
     bits: int = 1
     loss: ClassVar[Loss] = "unbiased"

@@ -30,6 +30,7 @@ class TopK:
     k = max(floor(n p), 1), over the whole vector or over each tensor.
     """
 
+    part_id: ClassVar[str] = "top_k"
     p: float
     scope: Scope = "model"
     loss: ClassVar[Loss] = "biased"
@@ -62,6 +63,7 @@ class SparseTernary:
     array([ 0.,  4.,  0.,  0., -4.,  0.], dtype=float32)
     """
 
+    part_id: ClassVar[str] = "sparse_ternary"
     p: float
     scope: Scope = "model"
     loss: ClassVar[Loss] = "biased"
@@ -107,6 +109,7 @@ class SparseBinary:
     array([ 0. ,  0. ,  0. ,  0. , -4.5, -4.5], dtype=float32)
     """
 
+    part_id: ClassVar[str] = "sparse_binary"
     p: float
     scope: Scope = "model"
     loss: ClassVar[Loss] = "biased"
@@ -139,6 +142,7 @@ class SparseBinary:
 class Threshold:
     """``tau`` with the sign of every value whose magnitude is above it (Strom, 2015)."""
 
+    part_id: ClassVar[str] = "threshold"
     tau: float
     loss: ClassVar[Loss] = "biased"
 

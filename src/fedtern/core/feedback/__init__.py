@@ -6,14 +6,13 @@ nothing. The ``delta`` given to a step is taken over and written to.
 """
 
 from fedtern.core.feedback.error_feedback import ErrorFeedback, Memoryless
-from fedtern.core.feedback.interface import EMPTY, OBSERVED, Feedback, State
+from fedtern.core.feedback.interface import EMPTY, Feedback, State
 from fedtern.core.feedback.momentum_correction import MomentumCorrection
 from fedtern.core.feedback.power_iteration import PowerIteration
 from fedtern.core.feedback.variance_threshold import VarianceThreshold
 
 __all__ = [
     "EMPTY",
-    "OBSERVED",
     "ErrorFeedback",
     "Feedback",
     "Memoryless",

@@ -21,11 +21,17 @@ class ErrorFeedback:
     Algorithm 2: R_i on the clients, R on the server.
     """
 
+    part_id: ClassVar[str] = "error_feedback"
     compressor: Compressor
     observes: ClassVar[bool] = False
 
     def step(
-        self, delta: Vector, state: State, layout: Layout, rng: np.random.Generator
+        self,
+        delta: Vector,
+        state: State,
+        layout: Layout,
+        rng: np.random.Generator,
+        moments: Vector | None = None,
     ) -> tuple[Update, State]:
         """Compress residual + delta; what the update leaves out is the next residual."""
         if (fused := self._fused) is not None:
@@ -64,11 +70,17 @@ class ErrorFeedback:
 class Memoryless:
     """Forgets what compression loses, as signSGD does."""
 
+    part_id: ClassVar[str] = "memoryless"
     compressor: Compressor
     observes: ClassVar[bool] = False
 
     def step(
-        self, delta: Vector, state: State, layout: Layout, rng: np.random.Generator
+        self,
+        delta: Vector,
+        state: State,
+        layout: Layout,
+        rng: np.random.Generator,
+        moments: Vector | None = None,
     ) -> tuple[Update, State]:
         """Compress the delta alone."""
         return self.compressor.compress(delta, layout, rng), EMPTY

@@ -12,27 +12,48 @@ from fedtern.core.updates import Update
 
 State = Mapping[str, Vector]
 EMPTY: State = {}
-OBSERVED = "observed"  # what training saw besides the delta is put into a state under this name
 
 
 class Feedback(Protocol):
     """Turns a stream of deltas into a stream of updates.
 
-    ``observes`` tells whether it would use second moments of what a delta was made of.
+    Attributes:
+        part_id: a name that stays the same for ever, on the wire and on disk.
+        observes: whether ``step`` uses the second moments of a delta.
+
     """
 
+    part_id: ClassVar[str]
     observes: ClassVar[bool]
 
     def step(
-        self, delta: Vector, state: State, layout: Layout, rng: np.random.Generator
+        self,
+        delta: Vector,
+        state: State,
+        layout: Layout,
+        rng: np.random.Generator,
+        moments: Vector | None = None,
     ) -> tuple[Update, State]:
-        """Compress the next delta."""
+        """Compress the next delta.
+
+        Args:
+            delta: the change to send; this function takes it over and may write to it.
+            state: the state after the previous step.
+            layout: the model's tensors.
+            rng: source of randomness.
+            moments: for each weight, the sum over examples of the square of each one's share in
+                the delta; only for rules that observe them.
+
+        Returns:
+            The update, and the state after it.
+
+        """
         ...
 
     def follow(self, delta: Vector, state: State, update: Update) -> State:
-        """The state after a step that is known to have given ``update``."""
+        """Return the state after a step that is known to have given ``update``."""
         ...
 
     def give_back(self, state: State, update: Update) -> State:
-        """The state after learning that ``update`` never took effect."""
+        """Return the state with an ``update`` put back that did not count."""
         ...

@@ -29,6 +29,7 @@ class MomentumCorrection:
 
     """
 
+    part_id: ClassVar[str] = "momentum_correction"
     p: float
     scope: Scope = "tensor"
     momentum: float = 0.9
@@ -59,7 +60,12 @@ class MomentumCorrection:
         return max(0.25 ** min(stage + 1, 100), self.p)
 
     def step(
-        self, delta: Vector, state: State, layout: Layout, rng: np.random.Generator
+        self,
+        delta: Vector,
+        state: State,
+        layout: Layout,
+        rng: np.random.Generator,
+        moments: Vector | None = None,
     ) -> tuple[Update, State]:
         """Send the largest residuals; residual and velocity start anew where they were sent."""
         velocity, residual, steps = self._accumulated(delta, state)

@@ -23,6 +23,7 @@ class PowerIteration:
     Algorithm 1 of the publication: P = M Q, made orthogonal; Q = M^T P; the update is P Q^T.
     """
 
+    part_id: ClassVar[str] = "power_iteration"
     rank: int
     observes: ClassVar[bool] = False
 
@@ -30,7 +31,12 @@ class PowerIteration:
         object.__setattr__(self, "rank", check_rank(self.rank))
 
     def step(
-        self, delta: Vector, state: State, layout: Layout, rng: np.random.Generator
+        self,
+        delta: Vector,
+        state: State,
+        layout: Layout,
+        rng: np.random.Generator,
+        moments: Vector | None = None,
     ) -> tuple[Update, State]:
         """Compress residual + delta; what the factors leave out is the next residual."""
         target = with_residual(delta, state)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtern.core.compressors import check_finite
 from fedtern.core.feedback.error_feedback import return_to_residual, with_residual
-from fedtern.core.feedback.interface import OBSERVED, State
+from fedtern.core.feedback.interface import State
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.updates import Sparse, Update
 
@@ -25,8 +25,8 @@ class VarianceThreshold:
     """Sends a value once its square exceeds ``alpha`` times the second moments that made it up.
 
     Algorithm 1 of the publication. The second moments are sums over examples, or over small groups
-    of them, of the square of each one's share in the delta. Where training does not tell them
-    (under ``OBSERVED`` in the state), every delta counts as one such group.
+    of them, of the square of each one's share in the delta. Without them, every delta counts as one
+    such group.
 
     Args:
         alpha: the larger, the later a value is sent.
@@ -34,6 +34,7 @@ class VarianceThreshold:
 
     """
 
+    part_id: ClassVar[str] = "variance_threshold"
     alpha: float = 1.0
     decay: float = 0.999
     observes: ClassVar[bool] = True
@@ -47,30 +48,37 @@ class VarianceThreshold:
             object.__setattr__(self, name, float(getattr(self, name)))
 
     def step(
-        self, delta: Vector, state: State, layout: Layout, rng: np.random.Generator
+        self,
+        delta: Vector,
+        state: State,
+        layout: Layout,
+        rng: np.random.Generator,
+        moments: Vector | None = None,
     ) -> tuple[Update, State]:
         """Send what is unambiguous, as powers of two; both sums start anew where it was sent."""
-        residual, moments = self._accumulated(delta, state)
+        residual, sums = self._accumulated(delta, state, moments)
         check_finite(residual, layout)
         # Squared as moments are: rounded in another way, a lone example would often exceed itself.
-        clear = np.square(_bounded(residual)) > self.alpha * moments.astype(np.float64)
+        clear = np.square(_bounded(residual)) > self.alpha * sums.astype(np.float64)
         update = powers_of_two(residual, np.flatnonzero(clear), layout)
-        return update, self._settled(residual, moments, update)
+        return update, self._settled(residual, sums, update)
 
     def follow(self, delta: Vector, state: State, update: Update) -> State:
         """The state after a step that is known to have given ``update``."""
         assert isinstance(update, Sparse)  # as ``step`` makes them
-        return self._settled(*self._accumulated(delta, state), update)
+        return self._settled(*self._accumulated(delta, state, None), update)
 
     def give_back(self, state: State, update: Update) -> State:
         """Put the update back into the residual; it will be found unambiguous once more."""
         return return_to_residual(state, update)
 
-    def _accumulated(self, delta: Vector, state: State) -> tuple[Vector, Vector]:
-        moments = state[OBSERVED].copy() if OBSERVED in state else np.square(_bounded(delta))
+    def _accumulated(
+        self, delta: Vector, state: State, moments: Vector | None
+    ) -> tuple[Vector, Vector]:
+        sums = np.square(_bounded(delta)) if moments is None else moments.copy()
         if "moments" in state:
-            moments += state["moments"]
-        return with_residual(delta, state), moments
+            sums += state["moments"]
+        return with_residual(delta, state), sums
 
     def _settled(self, residual: Vector, moments: Vector, update: Sparse) -> State:
         moments *= np.float32(self.decay)

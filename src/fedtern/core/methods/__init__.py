@@ -1,47 +1,51 @@
-"""Famous methods as compositions: what is sent each way, how, and what is remembered.
+"""Named methods as compositions: what is sent each way, with which feedback and aggregation.
 
-Adding one is a compressor, a function and a row of ``METHODS``.
+To add a method, write a compressor (if it needs a new one), a function and a row of ``METHODS``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ParamSpec
 
-from fedtern.core.methods import literature as papers
+from fedtern.core.methods.aggregation import Aggregate, MajorityVote, Mean
 from fedtern.core.methods.dense import ef_signsgd, fedavg, qsgd, sgd, signsgd, terngrad
 from fedtern.core.methods.lowrank import atomo, powersgd, sketched, structured
 from fedtern.core.methods.method import Link, Method, dense_link, lossless_link
-from fedtern.core.methods.recipe import OWN, Publication, Recipe, bibtex
+from fedtern.core.methods.recipe import UNPUBLISHED, Publication, Recipe, bibtex, named_method
 from fedtern.core.methods.sparse import dgc, gradient_dropping, sbc, stc, strom, topk, variance
+from fedtern.core.methods.spec import MethodSpec
+from fedtern.core.names import look_up
 
-METHODS: dict[str, Recipe] = {
+P = ParamSpec("P")
+
+METHODS: dict[str, Recipe[Any]] = {
     recipe.name: recipe
     for recipe in (
-        Recipe(sgd, papers.SGD),
-        Recipe(fedavg, papers.FEDAVG),
-        Recipe(stc, papers.STC),
-        Recipe(sbc, papers.SBC),
-        Recipe(topk, papers.STC),
-        Recipe(gradient_dropping, papers.GRADIENT_DROPPING),
-        Recipe(dgc, papers.DGC),
-        Recipe(strom, papers.STROM),
-        Recipe(variance, papers.VARIANCE),
-        Recipe(signsgd, papers.SIGNSGD),
-        Recipe(ef_signsgd, papers.EF_SIGNSGD),
-        Recipe(terngrad, papers.TERNGRAD),
-        Recipe(qsgd, papers.QSGD),
-        Recipe(atomo, papers.ATOMO),
-        Recipe(powersgd, papers.POWERSGD),
-        Recipe(structured, papers.KONECNY),
-        Recipe(sketched, papers.KONECNY),
+        sgd,
+        fedavg,
+        stc,
+        sbc,
+        topk,
+        gradient_dropping,
+        dgc,
+        strom,
+        variance,
+        signsgd,
+        ef_signsgd,
+        terngrad,
+        qsgd,
+        atomo,
+        powersgd,
+        structured,
+        sketched,
     )
 }
-"""Every method by the name it has on the command line."""
+"""Every method by its name on the wire, on disk and on the command line."""
 
 
 def make_method(described: Mapping[str, Any]) -> Method:
-    """The method of a name and parameters, as experiments and their records have it.
+    """Make a method from its name and parameters, as experiments record them.
 
     >>> make_method({"name": "fedavg", "local_steps": 25}) == fedavg(25)
     True
@@ -50,23 +54,67 @@ def make_method(described: Mapping[str, Any]) -> Method:
     return METHODS[described["name"]](**parameters)
 
 
-def register_method(
-    make: Callable[..., Method], publication: Publication = OWN, *, replace: bool = False
-) -> Callable[..., Method]:
-    """Make a method known by its function's name, wherever a method is named; returns ``make``."""
-    recipe = Recipe(make, publication)
-    if recipe.name in METHODS and not replace:
+def method_from_spec(spec: MethodSpec) -> Method:
+    """Make the method that a peer or a file names.
+
+    >>> method_from_spec(stc(p_up=1 / 100).spec) == stc(p_up=1 / 100)
+    True
+
+    Raises:
+        ValueError: the method is not registered here, has another version, or does not take
+            these parameters.
+
+    """
+    if not spec.name:
+        raise ValueError("The method has no name; register it with register_method on both sides.")
+    recipe = look_up(spec.name, METHODS, "method")
+    if recipe.version != spec.version:
         raise ValueError(
-            f"there is a method {recipe.name!r} already: choose another name or pass replace=True"
+            f"Method {spec.name!r} has version {recipe.version} here, the peer uses version"
+            f" {spec.version}; install the same version on both sides."
         )
-    METHODS[recipe.name] = recipe
-    return make
+    try:
+        return recipe(**spec.parameters)
+    except TypeError as error:
+        raise ValueError(f"Method {spec.name!r} cannot be made here: {error}") from error
+
+
+def register_method(
+    name: str, version: int = 1, publication: Publication = UNPUBLISHED, *, replace: bool = False
+) -> Callable[[Callable[P, Method]], Recipe[P]]:
+    """Make a method known by its name wherever a method is named; use it as a decorator.
+
+    Args:
+        name: the method's name on the wire, on disk and on the command line.
+        version: raise it whenever the same parameters would give other messages.
+        publication: citation and map of equations.
+        replace: whether to replace a method of the same name.
+
+    Raises:
+        ValueError: the name is taken.
+
+    """
+    if name in METHODS and not replace:
+        raise ValueError(
+            f"Method {name!r} already exists; choose another name or pass replace=True."
+        )
+
+    def register(make: Callable[P, Method]) -> Recipe[P]:
+        recipe = Recipe(make, name, version, publication)
+        METHODS[name] = recipe
+        return recipe
+
+    return register
 
 
 __all__ = [
     "METHODS",
+    "Aggregate",
     "Link",
+    "MajorityVote",
+    "Mean",
     "Method",
+    "MethodSpec",
     "Publication",
     "Recipe",
     "atomo",
@@ -77,6 +125,9 @@ __all__ = [
     "fedavg",
     "gradient_dropping",
     "lossless_link",
+    "make_method",
+    "method_from_spec",
+    "named_method",
     "powersgd",
     "qsgd",
     "register_method",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from fedtern.core.updates import Signs, Update
 class Aggregate(Protocol):
     """Combines updates; ``examples`` says how many each one was trained on."""
 
+    part_id: ClassVar[str]
+
     def combine(self, updates: Sequence[Update], examples: Sequence[int]) -> Vector:
         """A new vector from at least one update. The order of updates may matter to its bits."""
         ...
@@ -25,6 +27,7 @@ class Aggregate(Protocol):
 class Mean:
     """The mean of the updates, each counted once (Algorithm 2) or by its examples (FedAvg)."""
 
+    part_id: ClassVar[str] = "mean"
     weighted: bool = False
 
     def __post_init__(self) -> None:
@@ -42,6 +45,8 @@ class Mean:
 @dataclass(frozen=True)
 class MajorityVote:
     """Votes up less votes down, for each weight (Bernstein et al., 2018)."""
+
+    part_id: ClassVar[str] = "majority_vote"
 
     def combine(self, updates: Sequence[Update], examples: Sequence[int]) -> Vector:
         """The sign of the result is the majority's; zero is a tie."""

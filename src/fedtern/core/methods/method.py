@@ -1,18 +1,20 @@
-"""What a method is made of."""
+"""The parts of a method."""
 
 from __future__ import annotations
 
 import hashlib
 import operator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from fedtern.core.codecs import Codec, DenseCodec, ExactCodec
 from fedtern.core.compressors import Identity
 from fedtern.core.feedback import ErrorFeedback, Feedback, Memoryless
 from fedtern.core.layout import Vector
 from fedtern.core.methods.aggregation import Aggregate
+from fedtern.core.methods.spec import MethodSpec, Parameter, canonical_json, describe_part
 from fedtern.core.updates import POSITIONAL, Update
 
 Momentum = Literal["keep", "mask", "feedback"]
@@ -21,14 +23,14 @@ Loss = Literal["none", "unbiased", "biased", "error feedback"]
 
 @dataclass(frozen=True)
 class Link:
-    """One direction of traffic: what it remembers and how it is written."""
+    """One direction of traffic: a feedback rule (with its compressor) and a codec."""
 
     feedback: Feedback
     codec: Codec
 
     @property
     def loss(self) -> Loss:
-        """What becomes of what is not sent."""
+        """How the updates of this link differ from the exact deltas."""
         compressor = getattr(self.feedback, "compressor", None)
         if compressor is not None and compressor.loss == "none":
             return "none"
@@ -37,22 +39,37 @@ class Link:
             return loss
         return "error feedback"
 
+    def describe(self) -> dict[str, Any]:
+        """Describe both parts by their stable ids and fields."""
+        return {"feedback": describe_part(self.feedback), "codec": describe_part(self.codec)}
+
 
 @dataclass(frozen=True)
 class Method:
-    """Everything that the two sides of a federation have to agree on but the model.
+    """Everything that server and clients have to agree on, apart from the model.
 
-    ``momentum`` says what becomes of a client's momentum, where it trains with any: it is kept as
-    it is; or forgotten for the weights that an upload told of ("mask"); or it is the method's own
-    feedback rule that keeps one, and training has none ("feedback").
+    Args:
+        up: the link from clients to the server.
+        down: the link from the server to clients.
+        local_steps: local iterations between two uploads of a client.
+        aggregate: how the server combines uploads.
+        momentum: what happens to a client's momentum: "keep" leaves it alone, "mask" resets it
+            for entries included in the upload, "feedback" means that the feedback rule has a
+            momentum of its own and training uses none.
+        name: the registered name; empty for a method that is not registered.
+        version: the version of the registered method.
+        parameters: the parameters of the registered method.
+
     """
 
-    name: str
     up: Link
     down: Link
     local_steps: int
     aggregate: Aggregate
     momentum: Momentum = "keep"
+    name: str = ""
+    version: int = 1
+    parameters: Mapping[str, Parameter] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.up, Link) or not isinstance(self.down, Link):
@@ -65,27 +82,45 @@ class Method:
                 f'momentum must be "keep", "mask" or "feedback", got {self.momentum!r}'
             )
 
-    def forget(self, velocity: Vector, update: Update) -> None:
-        """Forget the momentum of what an upload told of, in place, if the method says so."""
+    def mask_momentum(self, velocity: Vector, update: Update) -> None:
+        """Reset a client's velocity, in place, for entries included in an upload.
+
+        Does nothing unless the method's ``momentum`` is "mask".
+        """
         if self.momentum == "mask" and isinstance(update, POSITIONAL):
             velocity[update.indices] = 0
 
+    @property
+    def spec(self) -> MethodSpec:
+        """Name, version and parameters: what peers compare and what is stored."""
+        return MethodSpec(self.name, self.version, self.parameters)
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the spec and every part, by stable ids only."""
+        return {
+            **self.spec.to_json(),
+            "up": self.up.describe(),
+            "down": self.down.describe(),
+            "local_steps": self.local_steps,
+            "aggregate": describe_part(self.aggregate),
+            "momentum": self.momentum,
+        }
+
     @cached_property
     def digest(self) -> bytes:
-        """Three bytes that tell two methods apart on the wire.
+        """Three bytes in the head of each message that tell two methods apart.
 
-        They are those of the method's ``repr``: its parts must be dataclasses, or have one that
-        is the same in every process.
+        The first bytes of the SHA-256 of ``describe()`` as canonical JSON.
         """
-        return hashlib.sha256(repr(self).encode()).digest()[:3]
+        return hashlib.sha256(canonical_json(self.describe()).encode()).digest()[:3]
 
 
 def dense_link() -> Link:
-    """A link that sends all values as they are."""
-    # Error feedback with nothing lost in compression: what it keeps is what got lost on the way.
+    """Make a link that sends all values unchanged."""
+    # Error feedback although compression loses nothing: it keeps what is lost in transit.
     return Link(ErrorFeedback(Identity()), DenseCodec())
 
 
 def lossless_link() -> Link:
-    """A link that sends all values as they are, the zeros among them for free."""
+    """Make a link that sends all values unchanged, sparse or dense, whichever is smaller."""
     return Link(ErrorFeedback(Identity()), ExactCodec())

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fedtern.core.codecs import BinaryCodec, PowersCodec, SparseCodec, TernaryCodec
 from fedtern.core.compressors import SparseBinary, SparseTernary, Threshold, TopK
 from fedtern.core.feedback import ErrorFeedback, MomentumCorrection, VarianceThreshold
 from fedtern.core.layout import Scope
+from fedtern.core.methods import literature as papers
 from fedtern.core.methods.aggregation import Mean
 from fedtern.core.methods.method import Link, Method, lossless_link
+from fedtern.core.methods.recipe import named_method
 
 
+@named_method("stc", publication=papers.STC)
 def stc(
     p_up: float = 1 / 400,
     p_down: float = 1 / 400,
@@ -22,9 +23,10 @@ def stc(
     """Sparse ternary compression in both directions (Algorithm 2); with delay, Appendix C."""
     up = Link(ErrorFeedback(SparseTernary(p_up, scope)), TernaryCodec(scope))
     down = Link(ErrorFeedback(SparseTernary(p_down, scope)), TernaryCodec(scope))
-    return Method("stc", up, down, local_steps, Mean(weighted))
+    return Method(up, down, local_steps, Mean(weighted))
 
 
+@named_method("topk", publication=papers.STC)
 def topk(
     p_up: float = 1 / 400,
     p_down: float | None = None,
@@ -37,14 +39,16 @@ def topk(
     down = lossless_link()
     if p_down is not None:
         down = Link(ErrorFeedback(TopK(p_down, scope)), SparseCodec())
-    return Method("topk", up, down, local_steps, Mean(weighted))
+    return Method(up, down, local_steps, Mean(weighted))
 
 
+@named_method("gradient_dropping", publication=papers.GRADIENT_DROPPING)
 def gradient_dropping(p: float = 0.01) -> Method:
     """The share ``p`` of largest values of the whole model, the others dropped for now."""
-    return replace(topk(p), name="gradient_dropping")
+    return topk(p)
 
 
+@named_method("dgc", publication=papers.DGC)
 def dgc(
     p: float = 0.001,
     momentum: float = 0.9,
@@ -60,22 +64,25 @@ def dgc(
     publication), with 1/4, 1/16, … of the values sent.
     """
     up = Link(MomentumCorrection(p, scope, momentum, clip, warmup), SparseCodec())
-    return Method("dgc", up, lossless_link(), 1, Mean(), momentum="feedback")
+    return Method(up, lossless_link(), 1, Mean(), momentum="feedback")
 
 
+@named_method("strom", publication=papers.STROM)
 def strom(tau: float = 0.01) -> Method:
     """Plus or minus ``tau`` for every value whose residual exceeds it."""
     up = Link(ErrorFeedback(Threshold(tau)), TernaryCodec())
-    return Method("strom", up, lossless_link(), 1, Mean())
+    return Method(up, lossless_link(), 1, Mean())
 
 
+@named_method("variance", publication=papers.VARIANCE)
 def variance(alpha: float = 1.0, decay: float = 0.999) -> Method:
     """What is unambiguous: its square exceeds ``alpha`` times the second moments it came from."""
     up = Link(VarianceThreshold(alpha, decay), PowersCodec())
-    return Method("variance", up, lossless_link(), 1, Mean())
+    return Method(up, lossless_link(), 1, Mean())
 
 
+@named_method("sbc", publication=papers.SBC)
 def sbc(p: float = 0.01, local_steps: int = 10, scope: Scope = "tensor") -> Method:
     """Sparse binary compression: the largest values of the stronger sign, at their mean."""
     up = Link(ErrorFeedback(SparseBinary(p, scope)), BinaryCodec(scope))
-    return Method("sbc", up, lossless_link(), local_steps, Mean(), momentum="mask")
+    return Method(up, lossless_link(), local_steps, Mean(), momentum="mask")

@@ -76,7 +76,7 @@ class Terms:
         layout = f"{len(self.layout.names)} tensors, {self.layout.size} parameters"
         what, part, ours = ("layout", slice(0, 3), layout)
         if theirs[part] == self.digest[part]:
-            what, part, ours = ("method", slice(3, 6), repr(self.method))
+            what, part, ours = ("method", slice(3, 6), self.method.spec.to_text())
         raise RemoteProtocolError(
             f"the peer's {what} is {theirs[part].hex()}, ours is {self.digest[part].hex()} ({ours})"
         )

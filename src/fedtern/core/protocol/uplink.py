@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fedtern.core.errors import NonFiniteError
-from fedtern.core.feedback import EMPTY, OBSERVED, State
+from fedtern.core.feedback import EMPTY, State
 from fedtern.core.layout import Vector
 from fedtern.core.protocol.events import Sent
 from fedtern.core.protocol.messages import LARGEST_UPLOAD, Upload
@@ -60,8 +60,9 @@ class Uplink:
 
         """
         up = self.terms.method.up
-        known = self.state if moments is None else {**self.state, OBSERVED: moments}
-        update, state = up.feedback.step(delta, known, self.terms.layout, self._rng(round))
+        update, state = up.feedback.step(
+            delta, self.state, self.terms.layout, self._rng(round), moments
+        )
         if not largest(update) <= LARGEST_UPLOAD:
             raise NonFiniteError(
                 f"an update of magnitude {largest(update)} cannot be sent: uploads end at 2**64;"

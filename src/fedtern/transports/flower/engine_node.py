@@ -98,5 +98,5 @@ def _mask(reply: Message, context: Context, terms: Terms) -> None:
     if answer.kind != messages.UPLOAD:
         return
     masked = np.frombuffer(velocity, np.float32).copy()
-    method.forget(masked, Upload.open(answer.data, terms).update)
+    method.mask_momentum(masked, Upload.open(answer.data, terms).update)
     kept[_VELOCITY] = masked.tobytes()

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedtern.core.layout import Layout, Vector
-from fedtern.core.methods import Method
-from fedtern.core.methods.serialization import read_method, to_spec
+from fedtern.core.methods import Method, MethodSpec, method_from_spec
 from fedtern.core.protocol import Client
 
 LONGEST_NAME = 64
@@ -36,7 +35,7 @@ class FederationSpec:
         """The charter as JSON would have it."""
         return {
             "federation": self.federation,
-            "method": to_spec(self.method),
+            "method": self.method.spec.to_json(),
             "method_digest": self.method.digest.hex(),
             "layout": [[name, list(shape)] for name, shape in self._tensors()],
             "seed": self.seed,
@@ -49,12 +48,19 @@ class FederationSpec:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> FederationSpec:
-        """Undo ``to_json``; a method that comes out differently here is a ``ValueError``."""
-        method = read_method(values["method"])
+        """Undo ``to_json``.
+
+        Raises:
+            ValueError: the method is unknown here, or another one under the same name.
+
+        """
+        spec = MethodSpec.from_json(values["method"])
+        method = method_from_spec(spec)
         if method.digest.hex() != values["method_digest"]:
             raise ValueError(
-                f"the server's method has the digest {values['method_digest']}, made here it is"
-                f" {method!r} with {method.digest.hex()}"
+                f"The server's method {spec.to_text()} has digest {values['method_digest']}, here"
+                f" it has digest {method.digest.hex()}. Install the same version of fedtern on"
+                " both sides; register a method that you have changed under a name of its own."
             )
         names = tuple(str(name) for name, _ in values["layout"])
         shapes = tuple(tuple(map(int, shape)) for _, shape in values["layout"])

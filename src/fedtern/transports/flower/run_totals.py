@@ -17,7 +17,6 @@ from typing import Any
 from flwr.common import log
 
 from fedtern.core.errors import StoreError
-from fedtern.core.methods import METHODS, Method
 from fedtern.federation.meter import Traffic
 from fedtern.store.files import write_atomic
 from fedtern.transports.flower.counters import WireBytes
@@ -90,7 +89,7 @@ class RunTotals:
         config = {
             "task": charter.federation,
             "engine": "flower",
-            "method": describe(charter.method),
+            "method": {"name": charter.method.name, **charter.method.parameters},
             "parameters": charter.layout.size,
             "seed": charter.seed,
         }
@@ -155,31 +154,6 @@ class RunTotals:
             write_atomic(self.directory / name, [text.encode()])
         except OSError as error:
             raise StoreError(f"cannot write {self.directory / name}: {error}") from error
-
-
-def describe(method: Method) -> dict[str, Any]:
-    """A method's name and, where they can be told from what it is made of, its parameters.
-
-    >>> from fedtern.core.methods import stc
-    >>> describe(stc(1 / 100, 1 / 50))["p_down"]
-    0.02
-    """
-    if method.name not in METHODS:
-        return {"name": method.name}
-    recipe = METHODS[method.name]
-    up, down = (
-        getattr(link.feedback, "compressor", link.feedback) for link in (method.up, method.down)
-    )
-    found: dict[str, Any] = {}
-    for name, default in recipe.parameters.items():
-        base, _, way = name.partition("_")
-        part = {"up": up, "down": down}.get(way, up)
-        found[name] = getattr(part, base if way in ("up", "down") else name, default)
-    if "local_steps" in found:
-        found["local_steps"] = method.local_steps
-    if "weighted" in found:
-        found["weighted"] = getattr(method.aggregate, "weighted", found["weighted"])
-    return {"name": method.name, **found} if recipe(**found) == method else {"name": method.name}
 
 
 def _pick(metrics: dict[str, Any], word: str) -> float | None:

@@ -151,7 +151,7 @@ class Federation:
         kept: Vectors = dict(after)
         if trained.velocity is not None:
             kept[_VELOCITY] = trained.velocity
-            method.forget(trained.velocity, update)
+            method.mask_momentum(trained.velocity, update)
         with self.meter.phase("states"):
             self._states.put(i, kept)
         return len(sent.data), bits(method.up, self.server.terms.layout, sent=named(update))

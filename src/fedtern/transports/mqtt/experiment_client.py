@@ -79,7 +79,7 @@ class ExperimentClient:
         """What was learned is on its way: go on from there."""
         upload, velocity = Upload.open(data, self.terms), self._turn
         if velocity is not None:
-            self.terms.method.forget(velocity, upload.update)
+            self.terms.method.mask_momentum(velocity, upload.update)
         self._velocity, self._round = velocity, upload.head.round
         self._position += self.terms.method.local_steps
         if self._path is not None:
