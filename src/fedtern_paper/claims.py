@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fedtern.advice.paper_thresholds import LOW_PARTICIPATION as LOW
-from fedtern.advice.paper_thresholds import SMALL_BATCH
 from fedtern_paper import comparisons as ask
 from fedtern_paper import degradation
 from fedtern_paper.comparison_groups import often, seldom
 from fedtern_paper.comparisons import Scenes
 from fedtern_paper.significance import Comparison, noise_of
+from fedtern_paper.thresholds import LOW_PARTICIPATION as LOW
+from fedtern_paper.thresholds import SMALL_BATCH
 from fedtern_paper.verdicts import COMPRESSED, STRONG
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from fedtern.advice import paper_thresholds
 from fedtern.data.environment import Environment
 from fedtern.report.formatting import format_number
 from fedtern.transports.local.federation import Round
+from fedtern_paper import thresholds
 from fedtern_paper.comparison_groups import METHODS, Key, Kind, Scene, Standing, usual
 from fedtern_paper.significance import Comparison, judged, noise_of
 from fedtern_paper.verdicts import COMPRESSED, STRONG
@@ -25,7 +25,7 @@ def anywhere(_place: Environment) -> bool:
 def non_iid(place: Environment) -> bool:
     """Whether clients hold fewer than all classes, or mixtures of their own."""
     held, all_of_them = place.classes_per_client, Environment.classes_per_client
-    skewed = place.split == "classes" and paper_thresholds.non_iid(held, all_of_them)
+    skewed = place.split == "classes" and thresholds.non_iid(held, all_of_them)
     return skewed or place.split in ("dirichlet", "natural")
 
 
@@ -36,12 +36,12 @@ def iid(place: Environment) -> bool:
 
 def small_batches(place: Environment) -> bool:
     """Whether batches are smaller than the paper's base has them."""
-    return paper_thresholds.small_batches(place.batch_size)
+    return thresholds.small_batches(place.batch_size)
 
 
 def low_participation(place: Environment) -> bool:
     """Whether fewer than a tenth of the clients take part in a round."""
-    return paper_thresholds.low_participation(place.participation)
+    return thresholds.low_participation(place.participation)
 
 
 def _compared(
@@ -72,7 +72,7 @@ def without_momentum(scenes: Scenes) -> Iterator[Comparison]:
     for scene in scenes.values():
         place = scene.key.environment
         skewed = non_iid(place)
-        if paper_thresholds.momentum_harms(place.batch_size, place.participation, skewed=skewed):
+        if thresholds.momentum_harms(place.batch_size, place.participation, non_iid=skewed):
             for name in ("STC", "FedAvg"):
                 both = (scene.standing(METHODS[name], m) for m in (0.0, 0.9))
                 yield from _compared(scene, f"{name} without momentum above with it", *both)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedtern.advice import load
-from fedtern.advice.estimates import scenes
+from fedtern.advice import group_records, load_records
 from fedtern_paper import ARTEFACTS, Results, Settings
 from fedtern_paper.cli.artefacts import make
 from fedtern_paper.judgements import read_judgements
@@ -77,7 +76,7 @@ def test_every_figure_has_three_seeds_and_its_page_says_so(figure, environments)
 def test_advice_has_records_of_every_environment_of_the_figures():
     recorded = {
         (e.clients, e.classes_per_client, e.batch_size, e.gamma)
-        for scene in scenes(load())
+        for scene in group_records(load_records())
         if len({r.method["name"] for r in scene.records}) >= 3
         for e in [scene.environment]
     }

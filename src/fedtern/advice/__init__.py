@@ -1,24 +1,34 @@
-"""Which method to use: the paper's lessons and recorded runs, asked about one's own federation."""
+"""Choose a method for a federation by recorded runs and rules of thumb; needs no torch."""
 
 from fedtern.advice.advice import Advice, advise
-from fedtern.advice.estimates import Estimate, Scene
-from fedtern.advice.lessons import LESSONS, Lesson
-from fedtern.advice.records import Point, Record, collect, dump, is_finished, load, merge
+from fedtern.advice.estimates import Estimate, RecordGroup, group_records
+from fedtern.advice.guidance import Fallback, Guidance, Lesson
+from fedtern.advice.records import (
+    Point,
+    Record,
+    collect_records,
+    dump_records,
+    is_finished,
+    load_records,
+    merge_records,
+)
 from fedtern.advice.situation import Situation
 
 __all__ = [
-    "LESSONS",
     "Advice",
     "Estimate",
+    "Fallback",
+    "Guidance",
     "Lesson",
     "Point",
     "Record",
-    "Scene",
+    "RecordGroup",
     "Situation",
     "advise",
-    "collect",
-    "dump",
+    "collect_records",
+    "dump_records",
+    "group_records",
     "is_finished",
-    "load",
-    "merge",
+    "load_records",
+    "merge_records",
 ]

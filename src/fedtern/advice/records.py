@@ -1,4 +1,4 @@
-"""Runs that were made, cut down to what an estimate takes."""
+"""Records: the part of finished runs that estimates need."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from fedtern.runs.recorded_run import EXPERIMENT, Run, number
 
 
 class Point(NamedTuple):
-    """Where a run stood: what it had reached, and what a client's place in it had cost."""
+    """An evaluation: accuracy, and bytes per participating client since the start."""
 
     iteration: int
     accuracy: float
-    up: float  # bytes, of the mean client of each round, summed over rounds
+    up: float  # bytes: the mean over a round's clients, summed over rounds
     down: float
 
 
 @dataclass(frozen=True)
 class Record:
-    """One cell of a grid: the mean over its seeds."""
+    """One configuration: its evaluations, averaged over seeds."""
 
     task: str
     parameters: int
@@ -35,48 +35,55 @@ class Record:
     weight_decay: float
     environment: Environment
     iterations: int
-    own_iterations: int  # iterations that the task has: a run may have been cut short
+    own_iterations: int  # of the task: a run may have fewer
     seeds: int
     points: tuple[Point, ...]
 
     @property
     def best(self) -> float:
-        """The highest accuracy there was."""
+        """Highest accuracy of any evaluation."""
         return max(point.accuracy for point in self.points)
 
     def reaching(self, accuracy: float) -> Point | None:
-        """Where an accuracy was reached first; None if it never was."""
+        """Return the first evaluation with at least this accuracy, or None."""
         return next((point for point in self.points if point.accuracy >= accuracy), None)
 
 
 def is_finished(run: Run) -> bool:
-    """Whether a run has come to its end, and tells of it, so that it can be a record."""
-    told = run.last.get("iteration", 0) if run.config.get("finished") else 0
-    return bool(told and told >= run.config.get("iterations", 0))
+    """Return whether a run is finished and its metrics are complete."""
+    last = run.last.get("iteration", 0) if run.config.get("finished") else 0
+    return bool(last and last >= run.config.get("iterations", 0))
 
 
-def collect(runs: Iterable[Run], tasks: Mapping[str, int] | None = None) -> list[Record]:
-    """Finished runs as records, those that differ by their seed only as one.
+def collect_records(runs: Iterable[Run], tasks: Mapping[str, int] | None = None) -> list[Record]:
+    """Turn finished runs into records; runs that differ only in their seed become one record.
 
-    ``tasks`` has the iterations of each task; runs of others are as long as they should be.
+    Args:
+        runs: Runs; those that are not finished are ignored.
+        tasks: Number of iterations of each task. For other tasks it is the run's own.
+
+    Returns:
+        One record per configuration.
+
     """
-    cells: dict[str, dict[int, Run]] = {}
+    by_seed: dict[str, dict[int, Run]] = {}
     for run in runs:
         if is_finished(run):
-            # Curves are averaged point by point, so that they have to be measured alike; another
-            # engine may have other cohorts.
-            alike = (*EXPERIMENT, "evaluate_every", "engine")
-            told = {key: run.config.get(key) for key in alike}
-            seeds = cells.setdefault(json.dumps(told, sort_keys=True), {})
+            # Curves are averaged point by point, so they need the same evaluation interval.
+            # Another engine may choose other cohorts.
+            keys = (*EXPERIMENT, "evaluate_every", "engine")
+            configuration = {key: run.config.get(key) for key in keys}
+            seeds = by_seed.setdefault(json.dumps(configuration, sort_keys=True), {})
             seeds[run.config.get("seed", 0)] = run
-    return [_record(list(cells[name].values()), tasks or {}) for name in sorted(cells)]
+    return [_record(list(by_seed[name].values()), tasks or {}) for name in sorted(by_seed)]
 
 
 def _record(runs: list[Run], tasks: Mapping[str, int]) -> Record:
     config = runs[0].config
     curves = [[_point(evaluation) for evaluation in run.evaluations] for run in runs]
     last = runs[0].evaluations[-1]
-    task, iterations = str(config["task"]), int(config["iterations"])
+    task = str(config["task"])
+    iterations = int(config["iterations"])
     return Record(
         task,
         round(last["dense_bytes"] / 4 / last["iteration"]),
@@ -106,33 +113,42 @@ def _mean(points: Sequence[Point]) -> Point:
     return Point(points[0].iteration, round(accuracy, 4), round(up), round(down))
 
 
-def merge(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:
-    """Both together; of a cell that is there twice, the record of more seeds, or the later one."""
+def merge_records(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:
+    """Merge records; of two with the same configuration, keep the one with more seeds.
+
+    With equally many seeds, the newer record is kept.
+    """
     kept: dict[str, Record] = {}
     for record in (*old, *new):
-        cell = _cell(record)
-        if cell not in kept or record.seeds >= kept[cell].seeds:
-            kept[cell] = record
+        key = _configuration_key(record)
+        if key not in kept or record.seeds >= kept[key].seeds:
+            kept[key] = record
     return list(kept.values())
 
 
-def _cell(record: Record) -> str:
-    """What tells a record from others."""
-    trained = (record.momentum, record.learning_rate, record.weight_decay, record.iterations)
-    what = (record.task, record.method, asdict(record.environment), *trained)
-    return json.dumps(what, sort_keys=True)
+def _configuration_key(record: Record) -> str:
+    configuration = (
+        record.task,
+        record.method,
+        asdict(record.environment),
+        record.momentum,
+        record.learning_rate,
+        record.weight_decay,
+        record.iterations,
+    )
+    return json.dumps(configuration, sort_keys=True)
 
 
-def dump(records: Iterable[Record]) -> bytes:
-    """Records as the package ships them; the same records, in any order, give the same bytes."""
-    each = sorted(records, key=_cell)
-    rows = [{**asdict(r), "points": [list(point) for point in r.points]} for r in each]
+def dump_records(records: Iterable[Record]) -> bytes:
+    """Encode records as compressed JSON; their order does not matter."""
+    ordered = sorted(records, key=_configuration_key)
+    rows = [{**asdict(r), "points": [list(point) for point in r.points]} for r in ordered]
     text = json.dumps(rows, sort_keys=True, separators=(",", ":"))
     return gzip.compress(text.encode(), mtime=0)
 
 
-def load(data: bytes | None = None) -> list[Record]:
-    """Undo ``dump``; without an argument, the records that come with the package."""
+def load_records(data: bytes | None = None) -> list[Record]:
+    """Decode records; without data, load the records that come with the package."""
     if data is None:
         data = files("fedtern.advice").joinpath("records.json.gz").read_bytes()
     return [

@@ -1,11 +1,10 @@
-"""What a person knows about a federation before it begins."""
+"""Description of a federation before it runs."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from fedtern.advice import paper_thresholds
 from fedtern.data.environment import Environment
 
 
@@ -14,17 +13,20 @@ class Situation:
     """Clients, their data and their network.
 
     Args:
-        clients: how many there are in all.
-        participation: the share of them that takes part in each round.
-        classes: how many classes each client holds, of ``of_classes``.
-        of_classes: how many there are.
-        batch_size: of each local iteration.
-        parameters: of the model.
-        up: bits a second that a client can send.
-        down: bits a second that it can receive.
-        latency: seconds that a round takes besides what is sent and computed.
-        step: seconds that a client takes for one iteration.
-        within: how far below the best accuracy the target is.
+        clients: Number of clients.
+        participation: Fraction of the clients that take part in each round.
+        classes: Number of classes that each client holds.
+        of_classes: Number of classes in the dataset.
+        batch_size: Examples per local iteration.
+        parameters: Number of parameters of the model.
+        up: Upload speed of a client in bit/s.
+        down: Download speed of a client in bit/s.
+        latency: Seconds that a round takes in addition to transfer and training.
+        step: Seconds that a client takes for one local iteration.
+        within: Distance between the best recorded accuracy and the target.
+
+    Raises:
+        ValueError: A value is out of range.
 
     """
 
@@ -41,7 +43,8 @@ class Situation:
     within: float = 0.02
 
     def __post_init__(self) -> None:
-        Environment(self.clients, self.participation, batch_size=self.batch_size)  # if it can be
+        # Raises if these values are out of range.
+        Environment(self.clients, self.participation, batch_size=self.batch_size)
         for name in ("of_classes", "parameters"):
             if not 1 <= getattr(self, name) < 1 << 63:
                 raise ValueError(
@@ -49,41 +52,30 @@ class Situation:
                 )
         if not 1 <= self.classes <= self.of_classes:
             raise ValueError(
-                f"classes must be between 1 and the {self.of_classes} there are, got {self.classes}"
+                f"classes must be between 1 and {self.of_classes} (of_classes), got {self.classes}"
             )
         for name in ("up", "down"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(
-                    f"{name} must be a positive speed, got {getattr(self, name):g} bit/s"
+                    f"{name} must be a positive, finite speed, got {getattr(self, name):g} bit/s"
                 )
         for name in ("latency", "step"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(
-                    f"{name} must be a number of seconds, not negative, got {getattr(self, name)}"
+                    f"{name} must be a finite number of seconds of at least 0, got"
+                    f" {getattr(self, name)}"
                 )
         if not 0 <= self.within < 1:
             raise ValueError(
-                f"within must be less than 100 points, and not negative, got {100 * self.within:g}"
+                f"within must be at least 0 and less than 100 points, got {100 * self.within:g}"
             )
 
     @property
-    def skewed(self) -> bool:
-        """Whether clients hold data that differ: not all of the classes each."""
-        return paper_thresholds.non_iid(self.classes, self.of_classes)
+    def non_iid(self) -> bool:
+        """Whether each client holds only some of the classes."""
+        return self.classes < self.of_classes
 
     @property
-    def small_batches(self) -> bool:
-        """Whether clients train on few examples at a time."""
-        return paper_thresholds.small_batches(self.batch_size)
-
-    @property
-    def rarely(self) -> bool:
-        """Whether a client takes part in few of the rounds."""
-        return paper_thresholds.low_participation(self.participation)
-
-    @property
-    def momentum_harms(self) -> bool:
-        """Whether momentum is what the paper would avoid."""
-        return paper_thresholds.momentum_harms(
-            self.batch_size, self.participation, skewed=self.skewed
-        )
+    def bandwidth_bound(self) -> bool:
+        """Whether uploading an uncompressed update takes longer than a round's latency."""
+        return 32 * self.parameters / self.up > self.latency

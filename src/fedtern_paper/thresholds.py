@@ -1,0 +1,35 @@
+"""Thresholds behind the paper's words: "non-iid", "small", "low", "strong", "robust".
+
+The advice and the check of the paper's claims use the same thresholds.
+"""
+
+from __future__ import annotations
+
+SMALL_BATCH = 20
+"""Batches below this size are small: it is the paper's base configuration (Table III)."""
+
+LOW_PARTICIPATION = 0.1
+"""Participation below this fraction is low: it is the paper's base configuration."""
+
+
+def non_iid(classes: float, num_classes: int) -> bool:
+    """Return whether clients hold fewer than all classes."""
+    return classes < num_classes
+
+
+def small_batches(batch_size: int) -> bool:
+    """Return whether batches are smaller than in the paper's base configuration."""
+    return batch_size < SMALL_BATCH
+
+
+def low_participation(participation: float) -> bool:
+    """Return whether fewer clients take part than in the paper's base configuration."""
+    return participation < LOW_PARTICIPATION
+
+
+def momentum_harms(batch_size: int, participation: float, *, non_iid: bool) -> bool:
+    """Return whether Lesson 6 advises against momentum.
+
+    Its example of low participation is the base configuration itself (Figure 6, right).
+    """
+    return small_batches(batch_size) or (non_iid and participation <= LOW_PARTICIPATION)
