@@ -10,15 +10,13 @@ from typing import Any, NamedTuple
 from fedtern.data.environment import Environment
 from fedtern.data.hyperparameters import TASK_DEFAULTS
 from fedtern.report.formatting import format_number, method_label
-from fedtern.runs import Experiment
-from fedtern.runs.method_text import complete, parse_method
-from fedtern.transports.local.federation import Round
+from fedtern.runs import Evaluation, Experiment, complete_method, parse_method
 from fedtern_paper import sweeps
 from fedtern_paper.scores import percent
 from fedtern_paper.table4 import goal, reached
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
-    name: complete(parse_method(text))
+    name: complete_method(parse_method(text))
     for name, text in zip(("STC", "FedAvg", "signSGD"), sweeps.METHODS, strict=True)
 }
 """The three methods of the paper's comparisons."""
@@ -114,7 +112,7 @@ class Scene:
     """An environment with everything that was run in it."""
 
     key: Key
-    runs: list[tuple[Experiment, list[Round]]] = field(default_factory=list)
+    runs: list[tuple[Experiment, list[Evaluation]]] = field(default_factory=list)
 
     def standing(self, method: Mapping[str, Any], momentum: float) -> Standing | None:
         """How a method did with a momentum."""
@@ -155,9 +153,9 @@ class Scene:
         """Whether any method of a kind was run."""
         return any(kind(cell.method) for cell, _ in self.runs)
 
-    def cheapest(self, kind: Kind, amount: Callable[[Round], float]) -> Arrival | None:
+    def cheapest(self, kind: Kind, amount: Callable[[Evaluation], float]) -> Arrival | None:
         """The least that any method of a kind took to the target with each of its seeds, if any."""
-        found: dict[str, dict[int, Round | None]] = {}
+        found: dict[str, dict[int, Evaluation | None]] = {}
         for cell, rounds in self.runs:
             if kind(cell.method):
                 label = f"{method_label(cell.method)}, m={cell.momentum:g}"
@@ -181,15 +179,15 @@ class Scene:
         return ", ".join(parts)
 
 
-def gather(recorded: Iterable[tuple[Experiment, list[Round]]]) -> dict[Key, Scene]:
+def gather(recorded: Iterable[tuple[Experiment, list[Evaluation]]]) -> dict[Key, Scene]:
     """Finished runs by their scenes; at other learning rates than the task's they are no part."""
     # What was run twice, and tested more and less often, is there once.
-    once: dict[str, tuple[Experiment, list[Round]]] = {}
+    once: dict[str, tuple[Experiment, list[Evaluation]]] = {}
     for cell, rounds in sorted(recorded, key=lambda run: len(run[1])):
         once[replace(cell, evaluate_every=1).digest] = cell, rounds
     scenes: dict[Key, Scene] = {}
     for cell, rounds in once.values():
-        if not cell.is_usual:
+        if not cell.uses_task_rates:
             continue
         key = Key(
             cell.task, cell.environment, cell.iterations, cell.learning_rate, cell.weight_decay

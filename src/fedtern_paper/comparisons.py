@@ -7,7 +7,7 @@ from typing import Any
 
 from fedtern.data.environment import Environment
 from fedtern.report.formatting import format_number
-from fedtern.transports.local.federation import Round
+from fedtern.runs import Evaluation
 from fedtern_paper import thresholds
 from fedtern_paper.comparison_groups import METHODS, Key, Kind, Scene, Standing, usual
 from fedtern_paper.significance import Comparison, judged, noise_of
@@ -88,7 +88,7 @@ def signs_with_momentum(scenes: Scenes) -> Iterator[Comparison]:
 def cheaper(
     ours: Kind,
     rival: Kind,
-    amounts: Mapping[str, Callable[[Round], float]],
+    amounts: Mapping[str, Callable[[Evaluation], float]],
     scenes: Scenes,
 ) -> Iterator[Comparison]:
     """Who takes less of something to the target, on iid data in the paper's base environment.
@@ -129,8 +129,8 @@ def compressed(scenes: Scenes) -> Iterator[Comparison]:
             yield Comparison(scene, "STC compresses both ways", first, second, float("nan"), holds)
 
 
-BYTES: dict[str, Callable[[Round], float]] = {
+BYTES: dict[str, Callable[[Evaluation], float]] = {
     "MB up": lambda r: r.up_bytes_mean / 1e6,
     "MB down": lambda r: r.down_bytes_mean / 1e6,
 }
-ROUNDS: dict[str, Callable[[Round], float]] = {"rounds": lambda r: r.round}
+ROUNDS: dict[str, Callable[[Evaluation], float]] = {"rounds": lambda r: r.round}

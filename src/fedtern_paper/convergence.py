@@ -9,8 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from fedtern.data.environment import Environment
-from fedtern.runs import Experiment
-from fedtern.transports.local.federation import Round
+from fedtern.runs import Evaluation, Experiment
 from fedtern_paper import table4
 from fedtern_paper.artefact import Table
 from fedtern_paper.plot_style import head, legend_below, method_look, tidy
@@ -19,7 +18,7 @@ from fedtern_paper.scores import Score, mean, percent
 from fedtern_paper.settings import Settings
 from fedtern_paper.verdicts import IID
 
-Axis = tuple[str, Callable[[Round], float], bool]  # its label, what it shows, and if by powers
+Axis = tuple[str, Callable[[Evaluation], float], bool]  # its label, what it shows, and if by powers
 
 ITERATIONS: Axis = ("iterations", lambda r: r.iteration, False)
 UPLOADED: Axis = (
@@ -148,7 +147,7 @@ def table(curves: Curves, settings: Settings, results: Results) -> Table:
     return Table(title, values, shown, notes)
 
 
-def _means(cells: Sequence[Experiment], results: Results) -> list[tuple[Round, ...]]:
+def _means(cells: Sequence[Experiment], results: Results) -> list[tuple[Evaluation, ...]]:
     """The evaluations that all finished seeds have, together."""
     runs = [rounds for cell in cells if (rounds := results.rounds(cell))]
     return list(zip(*runs, strict=False))
@@ -186,7 +185,7 @@ def draw(curves: Curves, settings: Settings, results: Results, figure: Any) -> N
 def _line(
     panel: Any,
     axis: Axis,
-    points: list[tuple[Round, ...]],
+    points: list[tuple[Evaluation, ...]],
     window: int,
     label: str,
     look: dict[str, Any],

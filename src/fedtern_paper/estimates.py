@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from fedtern.runs import Experiment
-from fedtern.transports.local.federation import Round
+from fedtern.runs import Evaluation, Experiment
 from fedtern_paper.results import Results
 
 _USUAL_BATCH = 20
@@ -22,7 +21,7 @@ class Cost:
     evaluation: float
 
     @classmethod
-    def of(cls, cell: Experiment, rounds: list[Round]) -> Cost:
+    def of(cls, cell: Experiment, rounds: list[Evaluation]) -> Cost:
         """What a finished run cost, its steps as if with batches of the usual size."""
         last, cohort = rounds[-1], cell.environment.cohort_size
         seconds = dict(last.seconds)

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from fedtern.core.errors import format_error
 from fedtern.runs import Experiment
+from fedtern.training.tasks import get_task
 from fedtern.transports.local.trainers import cores
 from fedtern_paper.results import Results
 from fedtern_paper.workers import CellResult, Outcome, Worker, WorkerSettings
@@ -120,7 +121,7 @@ def _with_data(
     errors: dict[str, str] = {}
     for cell in {cell.task: cell for cell in cells}.values():
         try:
-            cell.make_task().load(data_dir)
+            get_task(cell.task).load(data_dir)
         except Exception as error:
             errors[cell.task] = format_error(error)
     failed = {cell.digest: errors[cell.task] for cell in cells if cell.task in errors}

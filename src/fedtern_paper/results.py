@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedtern.core.errors import StoreError
-from fedtern.runs import Experiment, Run, find_run, open_run
-from fedtern.runs.run_directory import LOCAL
-from fedtern.transports.local.federation import Round
+from fedtern.runs import LOCAL_ENGINE, Evaluation, Experiment, RunDirectory, open_run, reopen_run
 
 if TYPE_CHECKING:
     from fedtern_paper.artefact import Artefact
@@ -24,23 +22,23 @@ class Results:
     out: Path
     data_dir: Path | None = None
 
-    def run(self, cell: Experiment) -> Run | None:
+    def run(self, cell: Experiment) -> RunDirectory | None:
         """The run of a cell; None if it is not finished, or what is there is none."""
         try:
             run = open_run(cell, self.out)
-            return run if run.finished() else None
+            return run if run.is_finished() else None
         except (StoreError, ValueError):
             return None
 
-    def rounds(self, cell: Experiment) -> list[Round]:
+    def rounds(self, cell: Experiment) -> list[Evaluation]:
         """Every evaluation of a cell; none if it is not finished."""
         run = self.run(cell)
-        return run.history() if run else []
+        return run.complete_evaluations() if run else []
 
     def reached(self, cell: Experiment) -> int:
         """The iteration of a cell's latest evaluation, finished or not; 0 if there is none."""
         try:
-            rounds = open_run(cell, self.out).rounds()
+            rounds = open_run(cell, self.out).evaluations()
         except (StoreError, ValueError):
             return 0
         return min(rounds[-1].iteration, cell.iterations) if rounds else 0
@@ -60,7 +58,7 @@ class Results:
 
     def recorded(
         self, damaged: Callable[[StoreError], None] = lambda _: None
-    ) -> Iterator[tuple[Experiment, list[Round]]]:
+    ) -> Iterator[tuple[Experiment, list[Evaluation]]]:
         """Everything that was simulated to its end, whoever asked for it.
 
         What is no run is passed over, and so are runs of other engines: over a network, others may
@@ -68,12 +66,12 @@ class Results:
         """
         for path in sorted(self.out.glob("*/config.json")):
             try:
-                run = find_run(path.parent)
-                if not run.finished() or run.engine != LOCAL:
+                run = reopen_run(path.parent)
+                if not run.is_finished() or run.engine != LOCAL_ENGINE:
                     continue
             except (StoreError, ValueError):
                 continue
             try:
-                yield run.experiment, run.history()
+                yield run.experiment, run.complete_evaluations()
             except StoreError as error:
                 damaged(error)

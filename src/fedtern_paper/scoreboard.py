@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fedtern.runs import Experiment
-from fedtern.transports.local.federation import Round
+from fedtern.runs import Evaluation, Experiment
 from fedtern_paper.artefact import Table
 from fedtern_paper.claims import CLAIMS, NOTES, Claim
 from fedtern_paper.comparison_groups import gather
 from fedtern_paper.judgements import Judgement
 from fedtern_paper.results import Results
 
-Recorded = Iterable[tuple[Experiment, list[Round]]]
+Recorded = Iterable[tuple[Experiment, list[Evaluation]]]
 
 
 def judge(recorded: Recorded) -> list[Judgement]:

@@ -9,8 +9,7 @@ from typing import Any
 from fedtern.core.methods import METHODS
 from fedtern.data.environment import Environment
 from fedtern.report.formatting import format_number
-from fedtern.runs import Experiment
-from fedtern.transports.local.federation import Round
+from fedtern.runs import Evaluation, Experiment
 from fedtern_paper.artefact import Table
 from fedtern_paper.plot_style import look
 from fedtern_paper.results import Results
@@ -65,7 +64,7 @@ def rows(settings: Settings, results: Results) -> list[Row]:
     ]
 
 
-def _runs(method: str, settings: Settings, results: Results) -> dict[Key, Round]:
+def _runs(method: str, settings: Settings, results: Results) -> dict[Key, Evaluation]:
     found = {}
     for place, environment in PLACES.items():
         for seed in range(settings.seeds):

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedtern.report.formatting import format_number
-from fedtern.runs import Experiment
-from fedtern.transports.local.federation import Round
+from fedtern.runs import Evaluation, Experiment
 from fedtern_paper.artefact import Table
 from fedtern_paper.paper import BASE_ACCURACY, TARGETS, TRAFFIC
 from fedtern_paper.results import Results
@@ -76,12 +75,12 @@ def until(settings: Settings, results: Results) -> str:
     return f"until {100 * least:g} %" if math.isfinite(least) else "until the target"
 
 
-def reached(rounds: list[Round], accuracy: float) -> Round | None:
+def reached(rounds: list[Evaluation], accuracy: float) -> Evaluation | None:
     """The first evaluation that is as good."""
     return next((r for r in rounds if r.accuracy >= accuracy), None)
 
 
-def traffic(method: str, settings: Settings, results: Results) -> list[Round]:
+def traffic(method: str, settings: Settings, results: Results) -> list[Evaluation]:
     """Where each seed that got there reached the target."""
     least = target(settings, results)
     runs = (results.rounds(cell) for cell in settings.with_seeds(method))
@@ -144,7 +143,7 @@ def _row(
     return values, shown
 
 
-def some_of(there: Sequence[Round], score: Score) -> str:
+def some_of(there: Sequence[Evaluation], score: Score) -> str:
     """How many seeds got there, if not all did."""
     return f" ({len(there)} of {len(score.best)} seeds)" if len(there) < len(score.best) else ""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from fedtern.transports.local.federation import Round
+from fedtern.runs import Evaluation
 
 IID, NON_IID = "iid", "non-iid"
 STRONG, COMPRESSED, NEAR = 32.0, 2.0, 0.05
@@ -49,8 +49,8 @@ class Row:
 
     name: str
     label: str
-    runs: Mapping[Key, Round]
-    dense: Mapping[Key, Round]
+    runs: Mapping[Key, Evaluation]
+    dense: Mapping[Key, Evaluation]
 
     def accuracies(self, place: str) -> list[float]:
         """The final accuracy of each seed."""

@@ -24,6 +24,7 @@ import torch
 from fedtern.core.errors import LockedError, format_error
 from fedtern.runs import Experiment, open_run
 from fedtern.transports.local.federation import Federation
+from fedtern.transports.local.launch import train_run
 
 _PROGRESS_SECONDS = 0.2  # between two progress messages
 _RETRY_SECONDS = 2.0  # until a cell that another process runs may be tried again
@@ -143,7 +144,8 @@ def _run(cell: Experiment, pipe: Connection, settings: WorkerSettings) -> Outcom
             pipe.send(federation.iteration)
 
     run = open_run(cell, settings.out, command=settings.command)
-    for _ in run.go(
+    for _ in train_run(
+        run,
         settings.data_dir,
         workers=0,  # this process is one of several already
         checkpoint_seconds=settings.checkpoint_seconds,
@@ -151,7 +153,7 @@ def _run(cell: Experiment, pipe: Connection, settings: WorkerSettings) -> Outcom
         progress=progress,
     ):
         pass
-    return Outcome.FINISHED if run.finished() else Outcome.STOPPED
+    return Outcome.FINISHED if run.is_finished() else Outcome.STOPPED
 
 
 def _exit_with_parent() -> None:

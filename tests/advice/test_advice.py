@@ -23,7 +23,7 @@ from fedtern.core.analytic import bits
 from fedtern.core.layout import Layout
 from fedtern.core.methods import METHODS, make_method
 from fedtern.data.environment import Environment
-from fedtern.runs.method_text import complete, parse_method
+from fedtern.runs import complete_method, parse_method
 from fedtern.runs.recorded_run import load_run
 from fedtern_paper.lessons import GUIDANCE, LESSONS
 
@@ -262,7 +262,7 @@ def test_the_method_option_contains_parameters_that_differ_from_the_default():
         odd = replace(records[0], method=local, points=tuple(p._replace(up=0.0) for p in points))
         told = advise(Situation(parameters=7850, up=1e3), [odd, records[1]]).method_option
         assert told == option
-        assert complete(parse_method(told)) == local
+        assert complete_method(parse_method(told)) == local
 
 
 def test_every_lesson_applies_in_some_situation():
@@ -436,7 +436,7 @@ def test_a_run_with_truncated_metrics_is_ignored_with_a_message(tmp_path):
     out = CliRunner().invoke(app, ["advise", "--runs", str(tmp_path / "a")])
     assert "is ignored: its metrics.jsonl ends early, though the run is finished" in out.stderr
     nowhere = CliRunner().invoke(app, ["advise", "--runs", str(tmp_path)])
-    assert f"{tmp_path} is no run, though runs may be in it" in nowhere.stderr
+    assert f"{tmp_path} is not a run directory: it has no config.json; try" in nowhere.stderr
 
 
 def test_momentum_that_lessons_leave_open_is_that_of_the_chosen_record():

@@ -6,7 +6,7 @@ import csv
 import json
 from dataclasses import asdict
 
-from fedtern.transports.local.federation import Round
+from fedtern.runs import Evaluation
 
 
 def finish(out, cell, *accuracies, up=1e3, down=1e4, seconds=1.0):
@@ -16,7 +16,7 @@ def finish(out, cell, *accuracies, up=1e3, down=1e4, seconds=1.0):
     for number, accuracy in enumerate(accuracies, 1):
         iteration = max(cell.iterations * number // tests, 1)
         rounds = -(-iteration // local)
-        found = Round(
+        found = Evaluation(
             iteration, rounds, 0.5, accuracy, 0, 0, up * rounds, down * rounds, up * rounds / 2,
             down * rounds / 2, int(1e6) * iteration, {"train": seconds, "evaluate": 0.0},
         )  # fmt: skip

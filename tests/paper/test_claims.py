@@ -380,7 +380,9 @@ def test_a_run_of_another_version_is_passed_over_or_named(tmp_path):
     recorded = Results(tmp_path).recorded(said.append)
     assert [found.method["name"] for found, _ in recorded] == ["stc"]
     assert str(metrics) in str(*said)
-    with pytest.raises(StoreError, match=r"metrics.jsonl is damaged, or another version's"):
+    with pytest.raises(
+        StoreError, match=r"metrics.jsonl: line 1 is damaged, or was written by another version"
+    ):
         Results(tmp_path).rounds(cell("sgd"))
 
 
@@ -408,7 +410,7 @@ def test_an_artefact_is_judged_by_its_own_cells_only(tmp_path):
 def test_a_finished_run_without_all_of_its_metrics_is_named_everywhere(tmp_path, spoil, words):
     finish(tmp_path, cell("sgd"), 0.8, 0.9)
     spoil(tmp_path / cell("sgd").digest / "metrics.jsonl")
-    with pytest.raises(StoreError, match=f"{words}, though its run is finished: move"):
+    with pytest.raises(StoreError, match=f"{words}, but the run is finished; move"):
         Results(tmp_path).rounds(cell("sgd"))
     out = CliRunner().invoke(app, ["reproduce", "--check", "--out", str(tmp_path)])
     assert "fedtern: left out: " in out.stderr

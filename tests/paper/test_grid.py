@@ -21,6 +21,7 @@ from fedtern import Environment
 from fedtern.core.errors import LockedError
 from fedtern.runs import Experiment, open_run
 from fedtern.store.files import Lock
+from fedtern.transports.local.launch import train_run
 from fedtern_paper import Results, run_cells
 from fedtern_paper.cli import progress
 from fedtern_paper.workers import CellResult, Outcome, WorkerSettings, work
@@ -82,7 +83,7 @@ def test_a_failing_cell_is_reported_the_others_finish_and_are_not_repeated(tmp_p
     failed = run_cells(cells, tmp_path, workers=1, observer=first, command="fedtern reproduce x")
     assert set(failed) == {bad.digest, cell(seed=9).digest}
     assert "use fewer clients" in failed[bad.digest]
-    assert "holds something that is not a run" in failed[cell(seed=9).digest]
+    assert "holds files that are not a run" in failed[cell(seed=9).digest]
     assert first.begun == [bad.digest, good.digest, cell(seed=9).digest, twice.digest]
     finished = {good.digest: "finished", twice.digest: "finished"}
     assert dict(first.results) == finished | failed
@@ -99,11 +100,11 @@ def test_a_worker_that_is_killed_costs_its_cell_only_and_the_next_grid_goes_on(t
     # Long enough that the kill, after about 0.3 seconds, comes well before the end.
     long = cell("stc:p_up=1/10,p_down=1/10", iterations=1500)
     short = cell()
-    alone = list(open_run(long, tmp_path / "alone").go())
+    alone = list(train_run(open_run(long, tmp_path / "alone")))
     killed = []
 
     def kill():
-        if not killed and open_run(long, tmp_path).checkpoint.exists():
+        if not killed and open_run(long, tmp_path).checkpoint_path.exists():
             killed.append(True)
             (worker,) = multiprocessing.active_children()
             os.kill(worker.pid, signal.SIGKILL)
@@ -115,7 +116,7 @@ def test_a_worker_that_is_killed_costs_its_cell_only_and_the_next_grid_goes_on(t
     assert "its process ended with signal SIGKILL" in failed[long.digest]
     assert Results(tmp_path).missing([long, short]) == [long]
     assert run_cells([long], tmp_path, workers=1) == {}
-    assert curve(open_run(long, tmp_path).rounds()) == curve(alone)
+    assert curve(open_run(long, tmp_path).evaluations()) == curve(alone)
 
 
 def test_what_another_process_runs_is_waited_for_and_has_not_failed(tmp_path):
@@ -170,7 +171,7 @@ def test_a_grid_that_is_stopped_is_saved_where_it_is(tmp_path):
     seen = Recorder(lambda: stop.append(True))
     run_cells([long, other], tmp_path, workers=1, stopped=lambda: bool(stop), observer=seen)
     assert (seen.begun, seen.results) == ([long.digest], [(long.digest, "stopped")])
-    assert open_run(long, tmp_path).checkpoint.exists()
+    assert open_run(long, tmp_path).checkpoint_path.exists()
     found = Results(tmp_path)
     assert found.missing([long, other]) == [long, other]
     assert (found.rounds(long), found.reached(other)) == ([], 0)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from fedtern.cli import app
 from fedtern.core.methods import METHODS
-from fedtern.transports.local.federation import Round
+from fedtern.runs import Evaluation
 from fedtern_paper import ARTEFACTS, Settings, table1
 from fedtern_paper.verdicts import IID, NON_IID, PAPER, Row, Verdict
 
@@ -25,7 +25,7 @@ BOTH = (IID, NON_IID)
 def ended(accuracy, up=1.0, down=1.0, iterations=100):
     """A run of a hundred parameters that sent so many times less than uncompressed training."""
     dense = 400 * iterations
-    return Round(
+    return Evaluation(
         iterations, iterations, 0.5, accuracy, 0, 0, dense / up if up else 0,
         dense / down if down else 0, 0.0, 0.0, dense, {},
     )  # fmt: skip
@@ -130,7 +130,7 @@ def test_what_failed_is_said_with_an_exit_code_and_missing_from_the_table(tmp_pa
     result = CliRunner().invoke(app, line.split())
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1].startswith(
-        "fedtern: signsgd delta=1/5000 classes_per_client=1: cannot make"
+        "fedtern: signsgd delta=1/5000 classes_per_client=1: cannot create"
     )
     page = (tmp_path / "results" / "table1-logistic-digits.md").read_text()
     assert "Missing, because they failed: signsgd delta=1/5000 classes_per_client=1." in page

@@ -17,8 +17,9 @@ pytest.importorskip("sklearn")
 
 from fedtern import Snapshot, StoreError, stc
 from fedtern.data.environment import Environment
-from fedtern.runs import Experiment, find_run, open_run, parse_method
+from fedtern.runs import Experiment, open_run, parse_method, reopen_run
 from fedtern.store.files import Lock
+from fedtern.transports.local.launch import train_run
 
 QUICK = Experiment.of(
     "logistic-digits",
@@ -130,65 +131,65 @@ def test_bad_experiments_are_refused_in_a_sentence():
 
 def test_a_run_leaves_its_configuration_split_metrics_and_checkpoint(tmp_path):
     run = open_run(QUICK, tmp_path, command="fedtern run")
-    assert not run.finished()
-    rounds = list(run.go())
+    assert not run.is_finished()
+    rounds = list(train_run(run))
     assert [r.iteration for r in rounds] == [10, 20, 30]
-    assert run.finished()
+    assert run.is_finished()
     assert run.path == tmp_path / QUICK.digest
     config = json.loads((run.path / "config.json").read_text())
     assert (config["digest"], config["parameters"]) == (QUICK.digest, 650)
     assert Experiment.from_json(config) == QUICK
     split = json.loads((run.path / "split.json").read_text())
     assert np.array(split["counts"]).shape == (10, 10)
-    assert open_run(QUICK, tmp_path).rounds() == rounds
-    assert list(open_run(QUICK, tmp_path).go()) == []
+    assert open_run(QUICK, tmp_path).evaluations() == rounds
+    assert list(train_run(open_run(QUICK, tmp_path))) == []
 
 
 def test_a_directory_of_something_else_is_never_overwritten(tmp_path):
-    open_run(QUICK, tmp_path, exactly=tmp_path / "here").create()
+    open_run(QUICK, tmp_path, path=tmp_path / "here").create()
     other = Experiment.of("logistic-digits", {"name": "sgd"})
     with pytest.raises(StoreError, match=f"holds experiment {QUICK.digest}, not {other.digest}"):
-        open_run(other, tmp_path, exactly=tmp_path / "here")
+        open_run(other, tmp_path, path=tmp_path / "here")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
-    with pytest.raises(StoreError, match="something that is not a run"):
-        open_run(other, tmp_path, exactly=tmp_path / "mine")
+    with pytest.raises(StoreError, match="holds files that are not a run"):
+        open_run(other, tmp_path, path=tmp_path / "mine")
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot make"):
+    with pytest.raises(StoreError, match="cannot create"):
         open_run(other, tmp_path / "file").create()
 
 
 def test_an_experiment_that_cannot_be_leaves_nothing_behind(tmp_path):
     crowded = Experiment.of("logistic-digits", "stc", Environment(clients=5000))
     with pytest.raises(ValueError, match="use fewer clients"):
-        list(open_run(crowded, tmp_path / "runs").go())
+        list(train_run(open_run(crowded, tmp_path / "runs")))
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_run_is_finished_only_once_its_weights_are_saved(tmp_path, monkeypatch):
     whole = open_run(QUICK, tmp_path / "a")
-    list(whole.go())
+    list(train_run(whole))
     run = open_run(QUICK, tmp_path / "b")
-    for found in run.go():
+    for found in train_run(run):
         if found.iteration >= QUICK.iterations:
             break  # as if killed between the last line and the last save
-    assert len(run.rounds()) == 3
-    assert not run.finished()
-    list(run.go())
-    assert run.finished()
+    assert len(run.evaluations()) == 3
+    assert not run.is_finished()
+    list(train_run(run))
+    assert run.is_finished()
     assert _end(run.path) == _end(whole.path)
-    assert _untimed(run.metrics) == _untimed(whole.metrics)
+    assert _untimed(run.metrics.path) == _untimed(whole.metrics.path)
 
 
 def test_one_process_has_a_run_at_a_time(tmp_path):
     run = open_run(QUICK, tmp_path)
-    going = run.go()
+    going = train_run(run)
     next(going)
     with pytest.raises(StoreError, match="is locked by another process"):
-        next(open_run(QUICK, tmp_path).go())
+        next(train_run(open_run(QUICK, tmp_path)))
     going.close()
-    list(run.go())
-    assert run.finished()
+    list(train_run(run))
+    assert run.is_finished()
 
 
 def test_a_run_that_another_process_has_just_finished_stays_as_it_is(tmp_path, monkeypatch):
@@ -196,13 +197,13 @@ def test_a_run_that_another_process_has_just_finished_stays_as_it_is(tmp_path, m
 
     def while_the_other_trains(*arguments):
         monkeypatch.undo()
-        list(open_run(QUICK, tmp_path).go())
+        list(train_run(open_run(QUICK, tmp_path)))
         return deal(*arguments)
 
     monkeypatch.setattr(Environment, "deal", while_the_other_trains)
-    assert list(late.go()) == []
-    assert late.finished()
-    assert [r.iteration for r in late.rounds()] == [10, 20, 30]
+    assert list(train_run(late)) == []
+    assert late.is_finished()
+    assert [r.iteration for r in late.evaluations()] == [10, 20, 30]
 
 
 def test_only_who_has_a_directory_says_what_is_run_there(tmp_path):
@@ -213,29 +214,29 @@ def test_only_who_has_a_directory_says_what_is_run_there(tmp_path):
         run.create()
     assert [path.name for path in run.path.iterdir()] == ["lock"]
     lock.close()
-    list(open_run(QUICK, tmp_path).go())
-    assert run.finished()
+    list(train_run(open_run(QUICK, tmp_path)))
+    assert run.is_finished()
 
 
 def test_a_checkpoint_that_a_kill_left_in_a_finished_run_is_removed(tmp_path):
     run = open_run(QUICK, tmp_path)
-    list(run.go())
-    run.checkpoint.write_bytes(b"residuals")
+    list(train_run(run))
+    run.checkpoint_path.write_bytes(b"residuals")
     open_run(QUICK, tmp_path)
-    assert not run.checkpoint.exists()
-    run.model.unlink()
-    run.checkpoint.write_bytes(b"all that is left")
+    assert not run.checkpoint_path.exists()
+    run.model_path.unlink()
+    run.checkpoint_path.write_bytes(b"all that is left")
     open_run(QUICK, tmp_path)
-    assert run.checkpoint.exists()
+    assert run.checkpoint_path.exists()
 
 
 @pytest.mark.parametrize("length", [0, -9])
 def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path, length):
     run = open_run(QUICK, tmp_path)
-    list(run.go(stopped=iter([False, True]).__next__))
-    run.checkpoint.write_bytes(run.checkpoint.read_bytes()[:length])
+    list(train_run(run, stopped=iter([False, True]).__next__))
+    run.checkpoint_path.write_bytes(run.checkpoint_path.read_bytes()[:length])
     with pytest.raises(StoreError, match=r"checkpoint.safetensors is damaged .*remove it to start"):
-        list(run.go())
+        list(train_run(run))
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"digest": ', "\x00"])
@@ -243,38 +244,38 @@ def test_a_damaged_configuration_is_named_with_a_remedy(tmp_path, text):
     run = open_run(QUICK, tmp_path)
     run.create()
     (run.path / "config.json").write_text(text)
-    for look in (lambda: open_run(QUICK, tmp_path), lambda: find_run(run.path)):
-        with pytest.raises(StoreError, match=r"config.json is damaged \(.*\): move its directory"):
+    for look in (lambda: open_run(QUICK, tmp_path), lambda: reopen_run(run.path)):
+        with pytest.raises(StoreError, match=r"config.json is damaged \(.*\); move .* away"):
             look()
 
 
 def test_a_finished_run_without_its_metrics_is_named_with_a_remedy(tmp_path):
     run = open_run(QUICK, tmp_path)
-    list(run.go())
-    assert run.outcome() == run.rounds()[-1]
-    for damage in (lambda: run.metrics.write_text(""), run.metrics.unlink):
+    list(train_run(run))
+    assert run.final_evaluation() == run.evaluations()[-1]
+    for damage in (lambda: run.metrics.path.write_text(""), run.metrics.path.unlink):
         damage()
-        with pytest.raises(StoreError, match=r"metrics.jsonl is missing or empty, though .*move"):
-            run.outcome()
+        with pytest.raises(StoreError, match=r"metrics.jsonl is missing or empty, but .*move"):
+            run.final_evaluation()
 
 
 def test_a_finished_run_keeps_the_model_and_what_tells_its_state_from_others(tmp_path):
     run = open_run(QUICK, tmp_path)
-    list(run.go(stopped=iter([False, True]).__next__))
-    assert run.checkpoint.exists()
-    assert not run.model.exists()
-    list(run.go())
-    assert not run.checkpoint.exists()
-    kept = Snapshot.from_bytes(run.model.read_bytes()).arrays
+    list(train_run(run, stopped=iter([False, True]).__next__))
+    assert run.checkpoint_path.exists()
+    assert not run.model_path.exists()
+    list(train_run(run))
+    assert not run.checkpoint_path.exists()
+    kept = Snapshot.from_bytes(run.model_path.read_bytes()).arrays
     assert {n: w.shape for n, w in kept.items()} == {"1.weight": (10, 64), "1.bias": (10,)}
     other = replace(QUICK, seed=QUICK.seed + 1)
-    list(open_run(other, tmp_path).go())
+    list(train_run(open_run(other, tmp_path)))
     assert _end(run.path) != _end(tmp_path / other.digest)
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(tmp_path):
     whole = open_run(QUICK, tmp_path / "a")
-    list(whole.go())
+    list(train_run(whole))
     parts = open_run(QUICK, tmp_path / "b")
     rounds = []
 
@@ -283,9 +284,9 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(tmp_path):
         return len(rounds) % 7 == 0
 
     for _ in range(6):
-        list(parts.go(stopped=stopped))
-    assert parts.finished()
-    assert _untimed(parts.metrics) == _untimed(whole.metrics)
+        list(train_run(parts, stopped=stopped))
+    assert parts.is_finished()
+    assert _untimed(parts.metrics.path) == _untimed(whole.metrics.path)
     assert _end(parts.path) == _end(whole.path)
 
 

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from fedtern.data.environment import Environment
-from fedtern.runs.recorded_run import EXPERIMENT, Run, number
+from fedtern.runs.recorded_run import EXPERIMENT_KEYS, RecordedRun, finite_number
 
 
 class Point(NamedTuple):
@@ -49,13 +49,13 @@ class Record:
         return next((point for point in self.points if point.accuracy >= accuracy), None)
 
 
-def is_finished(run: Run) -> bool:
+def is_finished(run: RecordedRun) -> bool:
     """Return whether a run is finished and its metrics are complete."""
     last = run.last.get("iteration", 0) if run.config.get("finished") else 0
     return bool(last and last >= run.config.get("iterations", 0))
 
 
-def collect_records(runs: Iterable[Run], tasks: Mapping[str, int] | None = None) -> list[Record]:
+def collect_records(runs: Iterable[RecordedRun], tasks: Mapping[str, int] | None = None) -> list[Record]:
     """Turn finished runs into records; runs that differ only in their seed become one record.
 
     Args:
@@ -66,19 +66,19 @@ def collect_records(runs: Iterable[Run], tasks: Mapping[str, int] | None = None)
         One record per configuration.
 
     """
-    by_seed: dict[str, dict[int, Run]] = {}
+    by_seed: dict[str, dict[int, RecordedRun]] = {}
     for run in runs:
         if is_finished(run):
             # Curves are averaged point by point, so they need the same evaluation interval.
             # Another engine may choose other cohorts.
-            keys = (*EXPERIMENT, "evaluate_every", "engine")
+            keys = (*EXPERIMENT_KEYS, "evaluate_every", "engine")
             configuration = {key: run.config.get(key) for key in keys}
             seeds = by_seed.setdefault(json.dumps(configuration, sort_keys=True), {})
             seeds[run.config.get("seed", 0)] = run
     return [_record(list(by_seed[name].values()), tasks or {}) for name in sorted(by_seed)]
 
 
-def _record(runs: list[Run], tasks: Mapping[str, int]) -> Record:
+def _record(runs: list[RecordedRun], tasks: Mapping[str, int]) -> Record:
     config = runs[0].config
     curves = [[_point(evaluation) for evaluation in run.evaluations] for run in runs]
     last = runs[0].evaluations[-1]
@@ -102,7 +102,7 @@ def _record(runs: list[Run], tasks: Mapping[str, int]) -> Record:
 def _point(evaluation: Mapping[str, Any]) -> Point:
     return Point(
         int(evaluation["iteration"]),
-        number(evaluation, "accuracy") or 0.0,
+        finite_number(evaluation, "accuracy") or 0.0,
         float(evaluation["up_bytes_mean"]),
         float(evaluation["down_bytes_mean"]),
     )

@@ -27,7 +27,7 @@ from fedtern.cli.errors import report_errors
 from fedtern.cli.numbers import rate
 from fedtern.cli.terminal import console
 from fedtern.report.formatting import format_bytes, method_label
-from fedtern.runs.recorded_run import Run, load_run
+from fedtern.runs.recorded_run import RecordedRun, load_run
 from fedtern_paper.lessons import GUIDANCE
 
 _LONGEST = timedelta(days=365_000)
@@ -83,7 +83,7 @@ def advise(
         _show(advice)
 
 
-def _report_ignored_runs(own: Sequence[Run], collected: Sequence[Record], advice: Advice) -> None:
+def _report_ignored_runs(own: Sequence[RecordedRun], collected: Sequence[Record], advice: Advice) -> None:
     """Print to standard error which of the runs in --runs had no part in the answer."""
     for run in own:
         if not is_finished(run):

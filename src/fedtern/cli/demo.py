@@ -21,8 +21,8 @@ from fedtern.cli.terminal import console
 from fedtern.core.errors import FedternError
 from fedtern.data.environment import Environment
 from fedtern.report import write_report
-from fedtern.runs import Experiment
-from fedtern.transports.local.federation import Round
+from fedtern.runs import Evaluation, Experiment
+from fedtern.training.tasks import get_task
 from fedtern.transports.mqtt import Broker, Coordinator, RoundPolicy, Sample, serve
 from fedtern.transports.mqtt.byte_counter import ByteCounter, counting
 from fedtern.transports.mqtt.experiment_server import ExperimentServer, describe
@@ -61,7 +61,7 @@ def over_mqtt(
 
 
 async def _play(experiment: Experiment, port: int, out: Path) -> None:
-    dataset, present = experiment.make_task().load(), experiment.environment.clients
+    dataset, present = get_task(experiment.task).load(), experiment.environment.clients
     async with counting(port) as wire:
         screen = _Screen(wire, present)
         host = ExperimentServer(
@@ -127,7 +127,7 @@ class _Screen:
         self.console = console(120)
         self._headed = False
 
-    def show(self, found: Round, coordinator: Coordinator) -> None:
+    def show(self, found: Evaluation, coordinator: Coordinator) -> None:
         """Where things stand."""
         if not self._headed:
             self.console.print("present  cohort   round  accuracy     wire up   wire down")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from fedtern.core.extras import require
 from fedtern.core.names import look_up
-from fedtern.runs import Experiment
-from fedtern.runs.run_directory import LOCAL
+from fedtern.runs import LOCAL_ENGINE, Experiment
 from fedtern.transports.local.federation import Federation
 
 Make = Callable[..., Federation]
@@ -38,6 +37,6 @@ def _flower(experiment: Experiment, data_dir: Path | None, device: str) -> Make:
 
 
 _ENGINES: dict[str, Callable[[Experiment, Path | None, str], Make]] = {
-    LOCAL: _local,
+    LOCAL_ENGINE: _local,
     "flower": _flower,
 }

@@ -20,9 +20,9 @@ from fedtern.cli.errors import report_errors
 from fedtern.cli.progress import summary
 from fedtern.cli.signals import command_line
 from fedtern.federation.round_policy import Cohorts, Everybody
-from fedtern.runs import Experiment
+from fedtern.runs import Evaluation, Experiment
 from fedtern.store import Store
-from fedtern.transports.local.federation import Round
+from fedtern.training.tasks import get_task
 from fedtern.transports.mqtt import (
     Broker,
     Coordinator,
@@ -127,7 +127,7 @@ def serve_command(
         kept = None if store is None else stack.enter_context(Store(store))
         host = ExperimentServer(
             experiment,
-            experiment.make_task().load(options.data_dir),
+            get_task(experiment.task).load(options.data_dir),
             federation,
             options.out / f"{experiment.digest}-mqtt",
             store=kept,
@@ -177,7 +177,7 @@ def _plan(
     return plan
 
 
-def _say(found: Round, coordinator: Coordinator) -> None:
+def _say(found: Evaluation, coordinator: Coordinator) -> None:
     present, called = coordinator.stats.present, coordinator.stats.cohort
     logging.getLogger("fedtern.mqtt").info(
         "round %s: %s present, %s called  %s", found.round, present, called, summary(found)
@@ -210,7 +210,7 @@ def join_command(
 
         async def take_part() -> None:
             experiment = understand(await about(place, federation, client))
-            dataset = experiment.make_task().load(data_dir)
+            dataset = get_task(experiment.task).load(data_dir)
             one = ExperimentClient(
                 experiment, dataset, client, federation, store=kept, device=device
             )

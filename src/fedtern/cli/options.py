@@ -13,9 +13,7 @@ import typer
 
 from fedtern.cli.numbers import rate
 from fedtern.data.environment import Environment
-from fedtern.runs import Experiment, parse_method
-from fedtern.runs.method_text import complete
-from fedtern.runs.run_directory import LOCAL
+from fedtern.runs import LOCAL_ENGINE, Experiment, complete_method, parse_method
 
 Task = Annotated[str, typer.Argument(help="What to learn: see `fedtern tasks`.")]
 Seed = Annotated[int, typer.Option(help="Of everything random.")]
@@ -83,7 +81,7 @@ class Training(Splitting):
     def experiment(self, task: str, method: str, *, strict: bool) -> Experiment:
         """The experiment with a method as typed; flags it has no use for are an error if strict."""
         chosen = parse_method(method)
-        known = complete({"name": chosen["name"]})
+        known = complete_method({"name": chosen["name"]})
         given = {name: getattr(self, name) for name in _METHOD if getattr(self, name) is not None}
         for name in given.keys() & chosen if strict else ():
             if given[name] != chosen[name]:
@@ -113,7 +111,7 @@ class Simulating(Training):
     ] = None
     engine: Annotated[
         str, typer.Option(help="local, or flower: its simulation on Ray, to the same bytes.")
-    ] = LOCAL
+    ] = LOCAL_ENGINE
     as_json: AsJson = False
 
     @property

@@ -9,10 +9,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedtern.transports.local.federation import Federation, Round
+from fedtern.runs import Evaluation
+from fedtern.transports.local.federation import Federation
 
 
-def against_dense(found: Round) -> tuple[str, str]:
+def against_dense(found: Evaluation) -> tuple[str, str]:
     """What was sent up and down, as a share of what uncompressed training sends."""
 
     def share(nbytes: float) -> str:
@@ -21,13 +22,13 @@ def against_dense(found: Round) -> tuple[str, str]:
     return share(found.up_bytes_mean), share(found.down_bytes_mean)
 
 
-def pace(found: Round) -> str:
+def pace(found: Evaluation) -> str:
     """How fast rounds went, evaluations not counted."""
     seconds = sum(found.seconds.values()) - found.seconds["evaluate"]
     return f"{found.round / seconds:.1f} rounds/s" if seconds else "no time at all"
 
 
-def summary(found: Round) -> str:
+def summary(found: Evaluation) -> str:
     """Where things stand, in a line."""
     up, down = against_dense(found)
     return (
@@ -37,7 +38,7 @@ def summary(found: Round) -> str:
     )
 
 
-def short(found: Round) -> str:
+def short(found: Evaluation) -> str:
     """Where things stand, in few enough letters for a bar."""
     up, down = against_dense(found)
     return (
@@ -74,7 +75,7 @@ class Watch:
         """A round has ended."""
         self._bar.update(self._task, completed=min(federation.iteration, self.total))
 
-    def evaluated(self, found: Round) -> None:
+    def evaluated(self, found: Evaluation) -> None:
         """An evaluation has ended."""
         self._bar.update(self._task, state=f"{self.label}  {short(found)}")
         last = found.iteration >= self.total

@@ -19,10 +19,8 @@ from fedtern.cli.terminal import console
 from fedtern.core.errors import MissingExtraError
 from fedtern.report import write_report
 from fedtern.report.page import check_target
-from fedtern.runs import Experiment, open_run
-from fedtern.runs.metrics import as_json
-from fedtern.runs.run_directory import LOCAL
-from fedtern.transports.local.federation import Round
+from fedtern.runs import LOCAL_ENGINE, Evaluation, Experiment, open_run
+from fedtern.transports.local.launch import train_run
 
 
 @o.takes(o.Simulating)
@@ -45,7 +43,7 @@ def run(
             experiment = Experiment.from_toml(config)
         found, path = _go(experiment, options, resume=resume)
     if options.as_json:
-        typer.echo(json.dumps({"run": str(path), **as_json(found)}, allow_nan=False))
+        typer.echo(json.dumps({"run": str(path), **found.to_json()}, allow_nan=False))
     else:
         typer.echo(f"{experiment.label}: {summary(found)}, {pace(found)}")
         typer.echo(f"kept in {path}, with the model; see it with: fedtern report {path}")
@@ -77,7 +75,7 @@ def compare(
             written = _report([path for _, _, path in results], html)
     finally:  # what was trained for is said, whatever becomes of the page
         if options.as_json:
-            rows = [{"method": e.label, "run": str(p), **as_json(f)} for e, f, p in results]
+            rows = [{"method": e.label, "run": str(p), **f.to_json()} for e, f, p in results]
             found = {"runs": rows, "report": written and str(written)}
             typer.echo(json.dumps(found, allow_nan=False))
     if written is not None and not options.as_json:
@@ -97,7 +95,7 @@ def _typed(name: str, context: typer.Context) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _go(experiment: Experiment, options: o.Simulating, *, resume: bool) -> tuple[Round, Path]:
+def _go(experiment: Experiment, options: o.Simulating, *, resume: bool) -> tuple[Evaluation, Path]:
     """Run an experiment to its end and show how far it is."""
     try:
         torch.empty(0, device=options.device)
@@ -106,16 +104,17 @@ def _go(experiment: Experiment, options: o.Simulating, *, resume: bool) -> tuple
         raise ValueError(f"device {options.device!r} cannot be used: {reason}") from None
     make = engine(options.engine, experiment, options.data_dir, options.device)
     this = open_run(experiment, options.out, command=command_line(), engine=options.engine)
-    if this.finished():
-        return this.outcome(), this.path
-    if this.checkpoint.exists() and not resume:
+    if this.is_finished():
+        return this.final_evaluation(), this.path
+    if this.checkpoint_path.exists() and not resume:
         raise ValueError(f"{this.path} has been started before: add --resume to go on")
     torch.set_num_threads(options.threads)
     with (
         interruptible() as interrupts,
         Watch(experiment.label, experiment.iterations, quiet=options.as_json) as watch,
     ):
-        for found in this.go(
+        for found in train_run(
+            this,
             options.data_dir,
             device=options.device,
             memory_bytes=options.memory_bytes,
@@ -123,14 +122,14 @@ def _go(experiment: Experiment, options: o.Simulating, *, resume: bool) -> tuple
             checkpoint_seconds=checkpoint_seconds(),
             stopped=lambda: len(interrupts) > 0,
             progress=watch.moved,
-            make=make,
+            make_federation=make,
         ):
             watch.evaluated(found)
-    if not this.finished():
-        on = "go on" if options.engine == LOCAL else "begin again"
+    if not this.is_finished():
+        on = "go on" if options.engine == LOCAL_ENGINE else "begin again"
         typer.echo(f"stopped; {on} with the same command and --resume ({this.path})", err=True)
         raise typer.Exit(130)
-    return this.outcome(), this.path
+    return this.final_evaluation(), this.path
 
 
 def _report(paths: list[Path], out: Path) -> Path | None:
@@ -142,7 +141,7 @@ def _report(paths: list[Path], out: Path) -> Path | None:
         return None
 
 
-def _print(results: list[tuple[Experiment, Round, Path]]) -> None:
+def _print(results: list[tuple[Experiment, Evaluation, Path]]) -> None:
     columns = ("method", "accuracy", "MB up", "MB down", "up vs dense", "down vs dense", "seconds")
     table = Table(*columns, box=None, pad_edge=False)
     for column in table.columns[1:]:

@@ -15,10 +15,6 @@ class NonFiniteError(FedternError, ValueError):
     """A value to be sent is NaN, infinite or beyond 2**100."""
 
 
-class RunError(FedternError, ValueError):
-    """A directory that should hold a run does not, or a file in it is not what it should be."""
-
-
 class LocalProtocolError(FedternError):
     """Our own side called the core out of order."""
 
@@ -48,6 +44,10 @@ class MissedRounds(RemoteProtocolError):
 
 class StoreError(FedternError, OSError):
     """The directory that keeps a state durable cannot be read or written."""
+
+
+class RunError(StoreError, ValueError):
+    """A directory is not a run directory, or one of its files is damaged."""
 
 
 class LockedError(StoreError):

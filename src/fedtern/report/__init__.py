@@ -8,6 +8,6 @@ fedtern.core.errors.RunError: a report needs at least one run directory
 """
 
 from fedtern.report.page import write_report
-from fedtern.runs.recorded_run import Run, Split, load_run
+from fedtern.runs import RecordedRun, load_run
 
-__all__ = ["Run", "Split", "load_run", "write_report"]
+__all__ = ["RecordedRun", "load_run", "write_report"]

@@ -12,7 +12,7 @@ from fedtern.report.formatting import format_value, join_words
 from fedtern.report.groups import Group, numbered
 from fedtern.report.results import phases
 from fedtern.report.styles import PHASES, UNKNOWN_PHASES
-from fedtern.runs.recorded_run import Run, Split
+from fedtern.runs.recorded_run import ClassCounts, RecordedRun
 
 
 def time_spent(groups: Sequence[Group]) -> Figure:
@@ -52,9 +52,9 @@ def _bars(names: list[str], spent: Sequence[Mapping[str, float]]) -> list[Spec]:
     ]
 
 
-def splits(runs: Sequence[Run]) -> Figure | None:
+def splits(runs: Sequence[RecordedRun]) -> Figure | None:
     """Who holds what, each different split once; None where no run tells."""
-    holders: dict[Split, list[Run]] = {}
+    holders: dict[ClassCounts, list[RecordedRun]] = {}
     for run in runs:
         if run.split is not None and run.split.counts:
             holders.setdefault(run.split, []).append(run)
@@ -87,7 +87,7 @@ def _map_layout(classes: int) -> Spec:
     }
 
 
-def _heat_map(split: Split) -> Spec:
+def _heat_map(split: ClassCounts) -> Spec:
     return {
         "type": "heatmap",
         "z": [list(column) for column in zip(*split.counts, strict=True)],
@@ -104,7 +104,7 @@ def _heat_map(split: Split) -> Spec:
     }
 
 
-def _holders(runs: Sequence[Run]) -> str:
+def _holders(runs: Sequence[RecordedRun]) -> str:
     """Which runs share a split: by seed, since that is what a split is drawn from."""
     seeds = list(dict.fromkeys(format_value(run.config.get("seed")) for run in runs))
     settings = dict.fromkeys(_drawn_from(run) for run in runs)
@@ -113,7 +113,7 @@ def _holders(runs: Sequence[Run]) -> str:
     return " · ".join([named, *(s for s in settings if s), count])
 
 
-def _drawn_from(run: Run) -> str:
+def _drawn_from(run: RecordedRun) -> str:
     environment = run.config.get("environment")
     if not isinstance(environment, dict):
         return ""

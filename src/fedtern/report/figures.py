@@ -13,7 +13,7 @@ from typing import Any
 from fedtern.report.formatting import format_value
 from fedtern.report.groups import Curve, Group, curve
 from fedtern.report.styles import style
-from fedtern.runs.recorded_run import Run
+from fedtern.runs.recorded_run import RecordedRun
 
 Spec = dict[str, Any]
 
@@ -135,7 +135,7 @@ def _band(mean: Curve, group: Group, rank: int) -> Spec:
     }
 
 
-def _seed_line(run: Run, group: Group, rank: int, x: str, y: str) -> Spec:
+def _seed_line(run: RecordedRun, group: Group, rank: int, x: str, y: str) -> Spec:
     own = curve([run], x, y)
     return {
         **_of(group),
@@ -149,7 +149,7 @@ def _seed_line(run: Run, group: Group, rank: int, x: str, y: str) -> Spec:
     }
 
 
-def _ahead(group: Group, mean: Curve, x: str, y: str) -> list[Run]:
+def _ahead(group: Group, mean: Curve, x: str, y: str) -> list[RecordedRun]:
     """Runs with points that the mean cannot have, because another seed is not there yet."""
     return [run for run in group.evaluated if len(curve([run], x, y).x) > len(mean.x)]
 

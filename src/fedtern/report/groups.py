@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedtern.report.formatting import format_value, method_label
-from fedtern.runs.recorded_run import EXPERIMENT, Run, number
+from fedtern.runs.recorded_run import EXPERIMENT_KEYS, RecordedRun, finite_number
 
 # Another engine may have a network of its own, with other traffic and other cohorts; and a model's
 # size may be all that tells two of Flower's apps apart.
-_TELLING = (*EXPERIMENT, "engine", "parameters")
+_TELLING = (*EXPERIMENT_KEYS, "engine", "parameters")
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,10 +21,10 @@ class Group:
     """The seeds of one configuration, under a label that no other configuration has."""
 
     label: str
-    runs: tuple[Run, ...]
+    runs: tuple[RecordedRun, ...]
 
     @property
-    def evaluated(self) -> tuple[Run, ...]:
+    def evaluated(self) -> tuple[RecordedRun, ...]:
         """The runs that have something to show."""
         return tuple(run for run in self.runs if run.evaluations)
 
@@ -40,9 +40,9 @@ class Curve:
     high: tuple[float, ...]
 
 
-def group_runs(runs: Sequence[Run]) -> tuple[Group, ...]:
+def group_runs(runs: Sequence[RecordedRun]) -> tuple[Group, ...]:
     """Gather the seeds of each configuration, in the order in which they first appear."""
-    found: dict[str, list[Run]] = {}
+    found: dict[str, list[RecordedRun]] = {}
     for run in runs:
         found.setdefault(json.dumps(_experiment(run), sort_keys=True, default=str), []).append(run)
     gathered = list(found.values())
@@ -52,7 +52,7 @@ def group_runs(runs: Sequence[Run]) -> tuple[Group, ...]:
     )
 
 
-def curve(runs: Sequence[Run], x: str, y: str) -> Curve:
+def curve(runs: Sequence[RecordedRun], x: str, y: str) -> Curve:
     """``y`` against ``x`` at the iterations where every one of the runs has both."""
     tables = [_points(run, x, y) for run in runs]
     shared = sorted(set.intersection(*(set(table) for table in tables))) if tables else []
@@ -67,7 +67,7 @@ def curve(runs: Sequence[Run], x: str, y: str) -> Curve:
     )
 
 
-def _points(run: Run, x: str, y: str) -> dict[float, tuple[float, float]]:
+def _points(run: RecordedRun, x: str, y: str) -> dict[float, tuple[float, float]]:
     found = {}
     for evaluation in run.evaluations:
         at, *point = (_drawable(evaluation, key) for key in ("iteration", x, y))
@@ -77,16 +77,16 @@ def _points(run: Run, x: str, y: str) -> dict[float, tuple[float, float]]:
 
 
 def _drawable(evaluation: Mapping[str, Any], key: str) -> float | None:
-    value = number(evaluation, key)
+    value = finite_number(evaluation, key)
     # Bytes have logarithmic axes, and before the first round nothing has been sent.
     return None if value == 0 and "bytes" in key else value
 
 
-def _experiment(run: Run) -> dict[str, Any]:
+def _experiment(run: RecordedRun) -> dict[str, Any]:
     return {key: value for key, value in run.config.items() if key in _TELLING}
 
 
-def _labels(runs: Sequence[Run]) -> list[str]:
+def _labels(runs: Sequence[RecordedRun]) -> list[str]:
     """The methods' names, and where two are alike also what tells their runs apart."""
     names = [method_label(run.method) for run in runs]
     settings = [_settings(run) for run in runs]
@@ -98,7 +98,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     return numbered(labels)
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def _settings(run: RecordedRun) -> dict[str, Any]:
     """The configuration but for the method, one level deep, in the order it was written."""
     found: dict[str, Any] = {}
     for key, value in _experiment(run).items():

@@ -19,7 +19,7 @@ from fedtern.report.groups import Group, group_runs
 from fedtern.report.results import evaluations_csv, results_csv
 from fedtern.report.summary import summary, title
 from fedtern.report.tables import result_rows, run_details, wire_rows
-from fedtern.runs.recorded_run import Run, load_run
+from fedtern.runs.recorded_run import RecordedRun, load_run
 from fedtern.store.files import write_atomic
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def check_target(out: Path) -> None:
         raise RunError(f"{out} cannot be written: {there} {why}")
 
 
-def render(runs: Sequence[Run]) -> str:
+def render(runs: Sequence[RecordedRun]) -> str:
     """Return the HTML of the page.
 
     Raises:
@@ -120,7 +120,7 @@ def _evaluated(groups: Sequence[Group]) -> bool:
     return any(group.evaluated for group in groups)
 
 
-def _sections(groups: Sequence[Group], runs: Sequence[Run]) -> dict[str, list[Figure]]:
+def _sections(groups: Sequence[Group], runs: Sequence[RecordedRun]) -> dict[str, list[Figure]]:
     """Return the plots under their headings; no plots of results if no run was evaluated."""
     sections: dict[str, list[Figure]] = {}
     if _evaluated(groups):
@@ -138,7 +138,7 @@ def _sections(groups: Sequence[Group], runs: Sequence[Run]) -> dict[str, list[Fi
 
 
 def _data(
-    groups: Sequence[Group], runs: Iterable[Run], sections: Mapping[str, Sequence[Figure]]
+    groups: Sequence[Group], runs: Iterable[RecordedRun], sections: Mapping[str, Sequence[Figure]]
 ) -> Any:
     """Return the data that the page's script draws and offers for download."""
     figures = [figure for section in sections.values() for figure in section]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fedtern.report.groups import Group
-from fedtern.runs.recorded_run import Run, number
+from fedtern.runs.recorded_run import RecordedRun, finite_number
 
 
 @dataclass(frozen=True)
@@ -43,34 +43,34 @@ class Result:
     seconds: float | None
 
 
-def result(run: Run, label: str) -> Result:
+def result(run: RecordedRun, label: str) -> Result:
     """The latest evaluation of a run, with the best accuracy of all of them."""
     last = run.last
-    accuracies = [number(evaluation, "accuracy") for evaluation in run.evaluations]
+    accuracies = [finite_number(evaluation, "accuracy") for evaluation in run.evaluations]
     up, down, dense = (
-        number(last, key) for key in ("up_bytes_mean", "down_bytes_mean", "dense_bytes")
+        finite_number(last, key) for key in ("up_bytes_mean", "down_bytes_mean", "dense_bytes")
     )
     return Result(
         run=run.digest,
         task=str(run.config.get("task", "")),
         method=label,
         seed=run.config.get("seed"),
-        iterations=number(last, "iteration"),
-        planned_iterations=number(run.config, "iterations"),
-        final_accuracy=number(last, "accuracy"),
+        iterations=finite_number(last, "iteration"),
+        planned_iterations=finite_number(run.config, "iterations"),
+        final_accuracy=finite_number(last, "accuracy"),
         best_accuracy=max((a for a in accuracies if a is not None), default=None),
-        final_loss=number(last, "loss"),
+        final_loss=finite_number(last, "loss"),
         up_bytes=up,
-        up_bytes_paper=number(last, "up_bytes_paper"),
+        up_bytes_paper=finite_number(last, "up_bytes_paper"),
         up_ratio=_ratio(dense, up),
         down_bytes=down,
-        down_bytes_paper=number(last, "down_bytes_paper"),
+        down_bytes_paper=finite_number(last, "down_bytes_paper"),
         down_ratio=_ratio(dense, down),
         dense_bytes=dense,
-        total_up_bytes=number(last, "up_bytes"),
-        total_down_bytes=number(last, "down_bytes"),
-        wire_up_bytes=number(last, "wire_up_bytes"),
-        wire_down_bytes=number(last, "wire_down_bytes"),
+        total_up_bytes=finite_number(last, "up_bytes"),
+        total_down_bytes=finite_number(last, "down_bytes"),
+        wire_up_bytes=finite_number(last, "wire_up_bytes"),
+        wire_down_bytes=finite_number(last, "wire_down_bytes"),
         seconds=sum(phases(last).values()) if last else None,
     )
 
@@ -85,7 +85,7 @@ def phases(evaluation: Mapping[str, Any]) -> dict[str, float]:
     seconds = evaluation.get("seconds")
     if not isinstance(seconds, Mapping):
         return {}
-    found = {str(phase): number(seconds, phase) for phase in seconds}
+    found = {str(phase): finite_number(seconds, phase) for phase in seconds}
     return {phase: value for phase, value in found.items() if value is not None}
 
 

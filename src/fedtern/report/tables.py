@@ -11,7 +11,7 @@ from fedtern.report.formatting import format_number, format_percent, format_valu
 from fedtern.report.groups import Group
 from fedtern.report.results import Result, flatten, results
 from fedtern.report.styles import style
-from fedtern.runs.recorded_run import Run
+from fedtern.runs.recorded_run import RecordedRun
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def run_details(groups: Sequence[Group]) -> list[RunDetails]:
     return [_details(run, group.label) for group in groups for run in group.runs]
 
 
-def _details(run: Run, label: str) -> RunDetails:
+def _details(run: RecordedRun, label: str) -> RunDetails:
     seed = run.config.get("seed")
     settings = ((key, _exact(value)) for key, value in flatten(run.config) if key != "command")
     return RunDetails(

@@ -1,8 +1,21 @@
-"""Named, repeatable runs and the directories they live in."""
+"""Experiments and the directories that keep their runs; reading them does not need torch."""
 
 from fedtern.runs.experiment import Experiment, titles
-from fedtern.runs.method_text import parse_method
-from fedtern.runs.run_directory import Run
-from fedtern.runs.run_lookup import find_run, open_run
+from fedtern.runs.method_text import complete_method, parse_method
+from fedtern.runs.metrics import Evaluation
+from fedtern.runs.recorded_run import RecordedRun, load_run
+from fedtern.runs.run_directory import LOCAL_ENGINE, RunDirectory, open_run, reopen_run
 
-__all__ = ["Experiment", "Run", "find_run", "open_run", "parse_method", "titles"]
+__all__ = [
+    "LOCAL_ENGINE",
+    "Evaluation",
+    "Experiment",
+    "RecordedRun",
+    "RunDirectory",
+    "complete_method",
+    "load_run",
+    "open_run",
+    "parse_method",
+    "reopen_run",
+    "titles",
+]

@@ -1,4 +1,4 @@
-"""One run, said in full: the same experiment gives the same bytes."""
+"""Complete description of a run: the same experiment produces the same bytes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fedtern.core.names import look_up
 from fedtern.core.numbers import one_over
 from fedtern.data.environment import Environment
 from fedtern.data.hyperparameters import TASK_DEFAULTS, Sgd, task_defaults
-from fedtern.runs.method_text import MOST, complete, parse_method
-from fedtern.training.tasks import Task, get_task
+from fedtern.runs.method_text import INTEGER_LIMIT, complete_method, parse_method
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A task, a method, an environment and a seed; ``digest`` names it.
+    """Task, method, environment, hyperparameters and seed of a run.
 
-    What is None stands for the task's own value and is filled in when the experiment is made.
+    Create one with ``Experiment.of``, which fills in defaults. Every value is stored, so that a
+    later change of a default does not change an experiment that was run.
 
     >>> one = Experiment.of("logistic-digits", {"name": "stc"}, seed=3)
     >>> Experiment.from_json(one.to_json()) == one, one.learning_rate
@@ -54,73 +54,97 @@ class Experiment:
         evaluate_every: int | None = None,
         seed: int = 0,
     ) -> Experiment:
-        """An experiment with a task's own values where nothing else is said."""
-        known = task_defaults(task)
-        total = _whole("iterations", known.iterations if iterations is None else iterations, 1)
+        """Create an experiment with defaults for everything that is not given.
+
+        Args:
+            task: Name of a task.
+            method: Name and parameters of a method, or a text such as ``"stc:p_up=1/100"``.
+            environment: Clients and their data; by default the paper's base configuration.
+            iterations: Local iterations, over all rounds; by default the task's.
+            learning_rate: Learning rate of SGD; by default the task's.
+            momentum: Momentum of SGD; by default the task's.
+            weight_decay: Weight decay of SGD; by default the task's.
+            evaluate_every: Iterations between evaluations; by default a fiftieth of all.
+            seed: Random seed.
+
+        Raises:
+            ValueError: The task or the method is unknown, or a value is out of range.
+
+        """
+        defaults = task_defaults(task)
+        total = _integer("iterations", defaults.iterations if iterations is None else iterations, 1)
         every = max(total // 50, 1) if evaluate_every is None else evaluate_every
         sgd = Sgd(
-            float(known.learning_rate if learning_rate is None else learning_rate),
-            float(known.momentum if momentum is None else momentum),
-            float(known.weight_decay if weight_decay is None else weight_decay),
+            float(defaults.learning_rate if learning_rate is None else learning_rate),
+            float(defaults.momentum if momentum is None else momentum),
+            float(defaults.weight_decay if weight_decay is None else weight_decay),
         )
         return cls(
             task,
-            complete(parse_method(method) if isinstance(method, str) else method),
+            complete_method(parse_method(method) if isinstance(method, str) else method),
             environment or Environment(),
             total,
             sgd.learning_rate,
             sgd.momentum,
             sgd.weight_decay,
-            _whole("evaluate_every", every, 1),
-            _whole("seed", seed, 0),
+            _integer("evaluate_every", every, 1),
+            _integer("seed", seed, 0),
         )
 
-    def make_task(self) -> Task:
-        """The task by its name."""
-        return get_task(self.task)
-
     def make_method(self) -> Method:
-        """The method with its parameters."""
+        """Return the method with its parameters."""
         return make_method(self.method)
 
-    def make_sgd(self) -> Sgd:
-        """How each client trains."""
+    @property
+    def sgd(self) -> Sgd:
+        """Hyperparameters of SGD on each client."""
         return Sgd(self.learning_rate, self.momentum, self.weight_decay)
 
     @property
-    def is_usual(self) -> bool:
-        """Whether it trains at its task's own rate, so that others may be compared with it.
+    def uses_task_rates(self) -> bool:
+        """Whether learning rate and weight decay are the task's, as in the paper's comparisons.
 
         >>> one = Experiment.of("logistic-digits", "sgd", momentum=0.9)
-        >>> one.is_usual, Experiment.of("logistic-digits", "sgd", learning_rate=1).is_usual
+        >>> other = Experiment.of("logistic-digits", "sgd", learning_rate=1)
+        >>> one.uses_task_rates, other.uses_task_rates
         (True, False)
         """
-        own, rates = TASK_DEFAULTS.get(self.task), (self.learning_rate, self.weight_decay)
-        return own is None or rates == (own.learning_rate, own.weight_decay)
+        defaults = TASK_DEFAULTS.get(self.task)
+        if defaults is None:
+            return True
+        return (self.learning_rate, self.weight_decay) == (
+            defaults.learning_rate,
+            defaults.weight_decay,
+        )
 
     @property
-    def trained(self) -> int:
-        """The iterations that it ends after: a round, of several local ones, is never split.
+    def last_iteration(self) -> int:
+        """Iteration at which training ends: a round of several local iterations is not split.
 
-        >>> Experiment.of("logistic-mnist", "fedavg:local_steps=400").trained
+        >>> Experiment.of("logistic-mnist", "fedavg:local_steps=400").last_iteration
         5200
         """
-        local = self.make_method().local_steps
-        return -(-self.iterations // local) * local
+        local_steps = self.make_method().local_steps
+        return -(-self.iterations // local_steps) * local_steps
 
     def to_json(self) -> dict[str, Any]:
-        """The experiment as JSON would have it."""
+        """Return the experiment as a JSON object."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Experiment:
-        """Undo ``to_json``; what is no part of an experiment is left out."""
+        """Read a JSON object that ``to_json`` returned; other keys are ignored."""
         known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
         return cls(**{**known, "environment": Environment(**known["environment"])})
 
     @classmethod
     def from_toml(cls, path: Path) -> Experiment:
-        """Read an experiment that a person wrote; what it leaves out has its default."""
+        """Read an experiment from a TOML file; missing settings have their defaults.
+
+        Raises:
+            ValueError: The file cannot be read, or one of its settings is unknown or invalid.
+
+        """
         try:
             values = tomllib.loads(path.read_text())
             known = {f.name: f for f in fields(cls)}
@@ -128,27 +152,27 @@ class Experiment:
                 look_up(name, known, "setting")
             if not {"task", "method"} <= set(values):
                 raise ValueError("an experiment needs a task and a method")
-            places = values.pop("environment", {})
-            for name in places:
+            environment = values.pop("environment", {})
+            for name in environment:
                 look_up(name, {f.name: f for f in fields(Environment)}, "setting of an environment")
-            return cls.of(environment=Environment(**places).check_options_apply(), **values)
+            return cls.of(environment=Environment(**environment).check_options_apply(), **values)
         except (OSError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
     @property
     def digest(self) -> str:
-        """Twelve hexadecimal digits that are the same for the same experiment only."""
+        """Twelve hexadecimal digits that identify the experiment."""
         text = json.dumps(self.to_json(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
     def label(self) -> str:
-        """The method in a few words.
+        """The method with its main parameters and those that differ from their defaults.
 
         >>> Experiment.of("logistic-digits", {"name": "fedavg", "local_steps": 25}).label
         'fedavg local_steps=25'
         """
-        default = complete({"name": self.method["name"]})
+        default = complete_method({"name": self.method["name"]})
         shown = ("p_up", "local_steps", "delta")
         parts = [
             f"{key}={_readable(value)}"
@@ -161,23 +185,24 @@ class Experiment:
 
     @property
     def title(self) -> str:
-        """The method and what else tells the experiment from the paper's base configuration.
+        """The label with all settings that differ from the paper's base configuration.
 
         >>> few = Environment(classes_per_client=1)
         >>> Experiment.of("logistic-digits", "sgd", few, seed=2).title
         'sgd classes_per_client=1 seed=2'
         """
-        base, own = asdict(Environment()), asdict(self.environment)
-        unusual = {key: value for key, value in own.items() if value != base[key]}
-        if self.task in TASK_DEFAULTS and self.momentum != TASK_DEFAULTS[self.task].momentum:
-            unusual["momentum"] = self.momentum
+        base = asdict(Environment())
+        changed = {k: v for k, v in asdict(self.environment).items() if v != base[k]}
+        defaults = TASK_DEFAULTS.get(self.task)
+        if defaults is not None and self.momentum != defaults.momentum:
+            changed["momentum"] = self.momentum
         if self.seed:
-            unusual["seed"] = self.seed
-        return " ".join([self.label, *(f"{k}={_readable(v)}" for k, v in unusual.items())])
+            changed["seed"] = self.seed
+        return " ".join([self.label, *(f"{k}={_readable(v)}" for k, v in changed.items())])
 
 
 def titles(experiments: Iterable[Experiment]) -> dict[str, str]:
-    """What to call each of several, by its digest; the task is said where there are others.
+    """Return the title of each experiment by digest, with its task if there are several tasks.
 
     >>> one, two = (Experiment.of(f"{model}-digits", "sgd") for model in ("logistic", "mlp"))
     >>> list(titles([one]).values()), list(titles([one, two]).values())
@@ -188,10 +213,10 @@ def titles(experiments: Iterable[Experiment]) -> dict[str, str]:
     return {d: f"{each.task} {each.title}" if several else each.title for d, each in every.items()}
 
 
-def _whole(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    if value >= MOST:
+def _integer(name: str, value: Any, minimum: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
+    if value >= INTEGER_LIMIT:
         raise ValueError(f"{name} must be a whole number below 2**63, got {value}")
     return value
 

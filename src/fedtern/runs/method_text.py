@@ -1,4 +1,4 @@
-"""A method as a person types it, and as an experiment keeps it."""
+"""Methods as text on the command line, and as complete parameters in an experiment."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from fedtern.core.methods import METHODS
 from fedtern.core.names import look_up
 from fedtern.core.numbers import number
 
-MOST = 1 << 63  # what no whole number may reach: arrays have none that are larger
+INTEGER_LIMIT = 1 << 63
+"""Integers must be smaller than this: NumPy has no larger ones."""
 
 
-def complete(method: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's name and all of its parameters, those not given at their defaults."""
+def complete_method(method: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a method's name and all of its parameters, with defaults for those not given.
+
+    Raises:
+        ValueError: The name or a parameter is unknown, or a value is invalid.
+
+    """
     if "name" not in method:
         raise ValueError(f"a method needs a name, got {dict(method)}")
     make = look_up(method["name"], METHODS, "method")
@@ -24,26 +30,26 @@ def complete(method: Mapping[str, Any]) -> dict[str, Any]:
                 f"method {method['name']!r} has no parameter {name!r}; it has"
                 f" {', '.join(parameters) or 'none'}"
             )
-    given = {
-        n: _like(f"{method['name']}'s {n}", method.get(n, default), default)
-        for n, default in parameters.items()
+    values = {
+        name: _convert(f"{method['name']}'s {name}", method.get(name, default), default)
+        for name, default in parameters.items()
     }
     try:
-        make(**given)  # or its values are out of range
-    except TypeError as error:  # such as a word where there must be a number
-        told = ", ".join(f"{n}={v}" for n, v in method.items() if n != "name")
+        make(**values)  # raises if a value is out of range
+    except TypeError as error:  # such as a word instead of a number
+        given = ", ".join(f"{name}={v}" for name, v in method.items() if name != "name")
         raise ValueError(
-            f"method {method['name']!r} cannot be made with {told} ({error}): see `fedtern methods"
-            f" {method['name']}`"
+            f"method {method['name']!r} cannot be created with {given} ({error}); see `fedtern"
+            f" methods {method['name']}`"
         ) from error
-    return {"name": method["name"], **given}
+    return {"name": method["name"], **values}
 
 
-def _like(name: str, value: Any, default: Any) -> Any:
-    """A value of the type that a parameter's default has: 1 and 1.0 give the same digest."""
+def _convert(name: str, value: Any, default: Any) -> Any:
+    """Convert a value to the type of the default, so that 1 and 1.0 give the same digest."""
     if isinstance(default, float | None) and isinstance(value, str):
         value = _parse_value(value)
-    if isinstance(value, int) and abs(value) >= MOST:
+    if isinstance(value, int) and abs(value) >= INTEGER_LIMIT:
         raise ValueError(f"{name} must be below 2**63, got {value}")
     if default is None and isinstance(value, bool):
         raise ValueError(f"{name} must be a number or none, got {value!r}")
@@ -58,10 +64,14 @@ def _like(name: str, value: Any, default: Any) -> Any:
 
 
 def parse_method(text: str) -> dict[str, Any]:
-    """A method as a person types it.
+    """Parse a method as typed on the command line: its name, a colon and its parameters.
 
     >>> parse_method("stc:p_up=1/100,scope=tensor")
     {'name': 'stc', 'p_up': 0.01, 'scope': 'tensor'}
+
+    Raises:
+        ValueError: A parameter has no value or occurs twice.
+
     """
     name, _, rest = text.partition(":")
     method: dict[str, Any] = {"name": name}
@@ -70,9 +80,9 @@ def parse_method(text: str) -> dict[str, Any]:
         if not equals:
             raise ValueError(f"expected parameter=value after the colon in {text!r}, got {part!r}")
         if key == "name":
-            raise ValueError(f"a method's name comes before the colon, got {text!r}")
+            raise ValueError(f"the name of a method comes before the colon, got {text!r}")
         if (key := key.replace("-", "_")) in method:
-            raise ValueError(f"{key} is there twice in {text!r}: leave one out")
+            raise ValueError(f"{key} occurs twice in {text!r}; leave one out")
         method[key] = _parse_value(value)
     return method
 

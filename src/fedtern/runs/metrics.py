@@ -1,51 +1,195 @@
-"""A run's ``metrics.jsonl``: where things stood at each evaluation, one a line."""
+"""The evaluations of a run: one JSON object per line of ``metrics.jsonl``.
+
+Engines append a line per evaluation while other processes may read the file, and a process can be
+killed while it writes. One policy therefore applies wherever the file is read:
+
+- An unfinished last line (no newline, and not a JSON object) is dropped without a message: the
+  process that writes it has not finished, or was killed.
+- Empty lines are ignored.
+- Any other line that cannot be read is damaged. By default, reading raises ``RunError`` with the
+  file and the line number, because a result that is computed without that line would be wrong. A
+  server that resumes a federation passes ``on_damage`` instead: it logs the error and continues
+  without the line, because it can train without its past metrics.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
-from fedtern.core.errors import StoreError
-from fedtern.transports.local.federation import Round
+from fedtern.core.errors import RunError, StoreError
+from fedtern.store.files import write_atomic
 
-
-def as_json(found: Round) -> dict[str, Any]:
-    """An evaluation as JSON has it."""
-    # JSON has no infinity: a loss that is none is written as null.
-    return {**asdict(found), "loss": found.loss if math.isfinite(found.loss) else None}
+T = TypeVar("T")
+Row = Mapping[str, Any]
 
 
-def write_round(found: Round) -> str:
-    """A line of the file."""
-    return json.dumps(as_json(found), allow_nan=False) + "\n"
+@dataclass(frozen=True)
+class Evaluation:
+    """Quality of the model after a round, with traffic and time since the start of the run.
+
+    Attributes:
+        iteration: Local iterations of a client that takes part in every round.
+        round: Finished rounds.
+        loss: Mean loss over the test examples; infinite if the model has diverged.
+        accuracy: Share of test examples that are classified correctly.
+        up_bytes: Bytes uploaded by all clients.
+        down_bytes: Bytes downloaded by all clients.
+        up_bytes_mean: Upload per participating client, summed over rounds.
+        down_bytes_mean: Download per participating client, summed over rounds.
+        up_bytes_paper: Like ``up_bytes_mean``, by the paper's formulas.
+        down_bytes_paper: Like ``down_bytes_mean``, by the paper's formulas.
+        dense_bytes: Bytes that uncompressed training sends in one direction.
+        seconds: Seconds by phase, such as "train" and "evaluate".
+
+    """
+
+    iteration: int
+    round: int
+    loss: float
+    accuracy: float
+    up_bytes: int
+    down_bytes: int
+    up_bytes_mean: float
+    down_bytes_mean: float
+    up_bytes_paper: float
+    down_bytes_paper: float
+    dense_bytes: int
+    seconds: dict[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object; a loss that is not finite becomes null."""
+        return _finite(asdict(self))
+
+    @classmethod
+    def from_json(cls, row: Row) -> Evaluation:
+        """Read a JSON object that ``to_json`` returned.
+
+        Raises:
+            ValueError: Fields are missing or unknown.
+
+        """
+        names = {field.name for field in fields(cls)}
+        if missing := names - row.keys():
+            raise ValueError(f"missing: {', '.join(sorted(missing))}")
+        if unknown := row.keys() - names:
+            raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
+        return cls(**{**row, "loss": math.inf if row["loss"] is None else row["loss"]})
 
 
-def read_rounds(path: Path) -> list[Round]:
-    """Every evaluation so far; a line that was cut off is left out."""
-    if not path.exists():
-        return []
-    try:
-        return [_round(json.loads(line)) for line in path.read_text().split("\n")[:-1]]
-    except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(
-            f"{path} is damaged, or another version's ({error}): move its directory away"
-        ) from error
+def raise_error(error: RunError) -> NoReturn:
+    """Raise the error: the default for damaged lines."""
+    raise error
 
 
-def read_all_rounds(path: Path, iterations: int) -> list[Round]:
-    """Every evaluation of a run that is finished, and so was trained for so many iterations."""
-    rounds = read_rounds(path)
-    if not rounds or rounds[-1].iteration < iterations:
-        what = "ends early" if rounds else "is missing or empty"
-        raise StoreError(
-            f"{path} {what}, though its run is finished: move {path.parent} away to run it again"
+class MetricsFile:
+    """Reader and writer of a ``metrics.jsonl``, which does not have to exist yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(
+        self, parse: Callable[[Row], T], on_damage: Callable[[RunError], None] = raise_error
+    ) -> list[T]:
+        """Read all lines.
+
+        Args:
+            parse: Converts the JSON object of a line; raises ``ValueError`` to reject it.
+            on_damage: Called with an error for each damaged line. If it returns, the line is
+                dropped.
+
+        Returns:
+            What ``parse`` returned for each line; empty if there is no file.
+
+        Raises:
+            RunError: The file cannot be opened or, by default, a line is damaged.
+
+        """
+        try:
+            lines = self.path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise RunError(f"cannot read {self.path}: {error.strerror}") from error
+        rows = []
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = _json_object(line)
+            except ValueError as error:
+                if number < len(lines):  # otherwise the line is unfinished
+                    on_damage(self._damaged(number, error))
+                continue
+            try:
+                rows.append(parse(row))
+            except ValueError as error:
+                on_damage(self._damaged(number, error))
+        return rows
+
+    def evaluations(self, on_damage: Callable[[RunError], None] = raise_error) -> list[Evaluation]:
+        """Read all lines as evaluations; see ``read``."""
+        return self.read(Evaluation.from_json, on_damage)
+
+    def append(self, row: Row) -> None:
+        """Add a line.
+
+        The file must end with a complete line: ``replace`` it before a process that resumes a run
+        appends to it.
+
+        Raises:
+            StoreError: The file cannot be written.
+
+        """
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(_line(row))
+        except OSError as error:
+            raise StoreError(f"cannot write {self.path}: {error.strerror}") from error
+
+    def replace(self, rows: Iterable[Row]) -> None:
+        """Replace all lines in one step.
+
+        Raises:
+            StoreError: The file cannot be written; the old one is unchanged.
+
+        """
+        try:
+            write_atomic(self.path, [_line(row).encode() for row in rows])
+        except OSError as error:
+            raise StoreError(f"cannot write {self.path}: {error.strerror}") from error
+
+    def sync(self) -> None:
+        """Force appended lines to the disk, so that they survive a power failure."""
+        with self.path.open("ab") as file:
+            os.fsync(file.fileno())
+
+    def _damaged(self, number: int, error: ValueError) -> RunError:
+        return RunError(
+            f"{self.path}: line {number} is damaged, or was written by another version of fedtern"
+            f" ({error}); restore the file, or move {self.path.parent} away"
         )
-    return rounds
 
 
-def _round(values: dict[str, Any]) -> Round:
-    loss = math.inf if values["loss"] is None else values["loss"]
-    return Round(**{**values, "loss": loss})
+def _json_object(line: bytes) -> dict[str, Any]:
+    found = json.loads(line.decode("utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError("not a JSON object")
+    return found
+
+
+def _line(row: Row) -> str:
+    return json.dumps(_finite(row), allow_nan=False) + "\n"
+
+
+def _finite(row: Row) -> dict[str, Any]:
+    """Replace numbers that JSON does not have."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in row.items()
+    }

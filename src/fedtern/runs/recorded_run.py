@@ -1,45 +1,53 @@
-"""A run as it lies on disk: what was asked for, and what has been measured so far."""
+"""Read run directories: those of ``fedtern run``, of ``fedtern serve`` and of Flower apps."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from fedtern.core.errors import RunError
+from fedtern.runs.config_file import ConfigFile, damaged_file, read_json_object
+from fedtern.runs.experiment import Experiment
+from fedtern.runs.metrics import MetricsFile
 
-# Named one by one: a run's directory says many other things of itself, and will say more.
-EXPERIMENT = (
-    *("task", "method", "environment", "iterations"),
-    *("learning_rate", "momentum", "weight_decay"),
+EXPERIMENT_KEYS = tuple(
+    field.name for field in fields(Experiment) if field.name not in ("evaluate_every", "seed")
 )
-"""What decides what is learnt and sent, but for the seed."""
+"""Keys of ``config.json`` that are equal for runs that differ only in their seed."""
 
 
 @dataclass(frozen=True)
-class Split:
-    """How many examples of each class each client holds."""
+class ClassCounts:
+    """Number of examples of each class that each client holds."""
 
     classes: tuple[str, ...]
     counts: tuple[tuple[int, ...], ...]  # a row for each client, a column for each class
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """One run directory: its configuration, its evaluations in order, and its split if known."""
+class RecordedRun:
+    """Content of a run directory, for a run that has finished, is running or was killed.
+
+    Attributes:
+        path: The run directory.
+        config: Content of ``config.json``. Flower apps write fewer keys than an experiment has.
+        evaluations: Lines of ``metrics.jsonl``, in order. Flower apps write other keys, too.
+        split: Content of ``split.json``, if there is one.
+
+    """
 
     path: Path
     config: Mapping[str, Any]
     evaluations: tuple[Mapping[str, Any], ...] = ()
-    split: Split | None = None
+    split: ClassCounts | None = None
 
     @property
     def digest(self) -> str:
-        """The name of the experiment; that of the directory where the configuration has none."""
+        """The experiment's digest, or the name of the directory if the run has none."""
         return str(self.config.get("digest") or self.path.name)
 
     @property
@@ -50,77 +58,61 @@ class Run:
 
     @property
     def last(self) -> Mapping[str, Any]:
-        """The latest evaluation; empty where there is none yet."""
+        """The latest evaluation; empty if there is none."""
         return self.evaluations[-1] if self.evaluations else {}
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run has finished and its metrics reach its last iteration."""
+        reached = self.last.get("iteration", 0) if self.config.get("finished") else 0
+        return bool(reached and reached >= self.config.get("iterations", 0))
 
-def load_run(path: str | PathLike[str]) -> Run:
-    """Read a run directory, whether the run has ended, is going on, or was killed."""
+
+def load_run(path: str | PathLike[str]) -> RecordedRun:
+    """Read a run directory.
+
+    Args:
+        path: The directory; another process may be writing to it.
+
+    Raises:
+        RunError: The directory holds no run, or one of its files is damaged.
+
+    """
     path = Path(path)
     if not path.is_dir():
         raise RunError(f"{path} is not a run directory")
-    if not (path / "config.json").exists():
+    config_file = ConfigFile(path / "config.json")
+    config = config_file.read()
+    if not config and not config_file.path.exists():
         raise RunError(
-            f"{path / 'config.json'}: No such file: {path} is no run, though runs may be in it"
-            f" ({path / '*'})"
+            f"{path} is not a run directory: it has no config.json; try {path / '*'} if it holds"
+            " run directories"
         )
-    config = _object(path / "config.json")
     method = config.get("method")
     if not isinstance(method, dict) or not isinstance(method.get("name"), str):
-        raise RunError(f"{path / 'config.json'} names no method")
-    return Run(path, config, _evaluations(path / "metrics.jsonl"), _split(path / "split.json"))
+        raise damaged_file(config_file.path, "it names no method")
+    evaluations = MetricsFile(path / "metrics.jsonl").read(dict)
+    return RecordedRun(path, config, tuple(evaluations), _read_split(path / "split.json"))
 
 
-def number(values: Mapping[str, Any], key: str) -> float | None:
-    """The finite number under a key, or None: what a diverged run writes is not to be drawn."""
+def finite_number(values: Mapping[str, Any], key: str) -> float | None:
+    """Return the number under a key; None if there is none or it is not finite."""
     value = values.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return value
 
 
-def _object(path: Path) -> dict[str, Any]:
+def _read_split(path: Path) -> ClassCounts | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RunError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise RunError(f"{path} is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise RunError(f"{path} should hold a JSON object")
-    return found
-
-
-def _evaluations(path: Path) -> tuple[Mapping[str, Any], ...]:
-    try:
-        lines = path.read_bytes().splitlines()
+        found = read_json_object(path)
     except FileNotFoundError:
-        return ()
-    except OSError as error:
-        raise RunError(f"{path}: {error.strerror}") from error
-    found = []
-    for row, line in enumerate(lines, start=1):
-        try:
-            evaluation = json.loads(line) if line.strip() else None
-        except ValueError:
-            evaluation = False
-        if isinstance(evaluation, dict):
-            found.append(evaluation)
-        # A run that is being written, or was killed, may end in half a line. None may be inside.
-        elif evaluation is not None and row < len(lines):
-            raise RunError(f"{path}: line {row} is not a JSON object")
-    return tuple(found)
-
-
-def _split(path: Path) -> Split | None:
-    if not path.exists():
         return None
-    found = _object(path)
     try:
         classes = tuple(str(name) for name in found["classes"])
         counts = tuple(tuple(int(count) for count in row) for row in found["counts"])
     except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{path} should hold classes and, for each client, counts") from error
+        raise damaged_file(path, "expected classes and counts for each client") from error
     if any(len(row) != len(classes) for row in counts):
-        raise RunError(f"{path} should hold a count for each of the {len(classes)} classes")
-    return Split(classes, counts)
+        raise damaged_file(path, f"expected {len(classes)} counts for each client")
+    return ClassCounts(classes, counts)

@@ -1,246 +1,274 @@
-"""A run's directory: what it is, how far it is, and what it takes to go on.
+"""The directory of an experiment's run: create it, lock it, write it, resume from it.
 
-``config.json`` says what is run, ``split.json`` who holds what, ``metrics.jsonl`` where things
-stood at each evaluation; ``checkpoint.safetensors`` is what ``resume`` goes on from, and
-``model.safetensors`` what was trained, once it is.
+- ``config.json``: the experiment and the command; once finished, also that it is.
+- ``split.json``: the number of examples of each class that each client holds.
+- ``metrics.jsonl``: one line per evaluation.
+- ``checkpoint.safetensors``: the state to resume from; removed when the run finishes.
+- ``model.safetensors``: the trained model; written when the run finishes.
+- ``lock``: locked by the process that writes to the directory.
 """
 
 from __future__ import annotations
 
 import json
 import mmap
-import os
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
-from fedtern.core.errors import StoreError
+from fedtern.core.errors import RunError, StoreError
 from fedtern.core.layout import Vector
 from fedtern.core.snapshot import Snapshot
 from fedtern.data import Dataset, Split
-from fedtern.runs.config_file import Configuration
+from fedtern.runs.config_file import ConfigFile
 from fedtern.runs.experiment import Experiment
-from fedtern.runs.metrics import read_all_rounds, read_rounds, write_round
+from fedtern.runs.metrics import Evaluation, MetricsFile, raise_error
 from fedtern.store.files import Lock, write_atomic
-from fedtern.transports.local.federation import Federation, Round, advance
-from fedtern.transports.local.simulation import federate
 
-LOCAL = "local"  # the engine that nobody has to name
+LOCAL_ENGINE = "local"
 
 
-class Run:
-    """An experiment in its directory."""
+class RunDirectory:
+    """Run of an experiment in a directory, which does not have to exist yet.
+
+    Use ``open_run`` or ``reopen_run``, which check what the directory holds.
+
+    Args:
+        experiment: The experiment.
+        path: The directory.
+        command: Command line that starts the run, for ``config.json``.
+        engine: Name of the engine that runs it.
+
+    """
 
     def __init__(
-        self, experiment: Experiment, path: Path, command: str = "", engine: str = LOCAL
+        self, experiment: Experiment, path: Path, command: str = "", engine: str = LOCAL_ENGINE
     ) -> None:
         self.experiment = experiment
-        self.engine = engine
         self.path = path
         self.command = command
-        self.metrics = path / "metrics.jsonl"
-        self.checkpoint = path / "checkpoint.safetensors"
-        self.model = path / "model.safetensors"
-        self._config = Configuration(path / "config.json")
+        self.engine = engine
+        self.config = ConfigFile(path / "config.json")
+        self.metrics = MetricsFile(path / "metrics.jsonl")
+        self.checkpoint_path = path / "checkpoint.safetensors"
+        self.model_path = path / "model.safetensors"
 
-    def digest(self) -> str | None:
-        """Of the experiment that the directory holds; None if it holds none."""
-        return self._config.read().get("digest")
+    def recorded_digest(self) -> str | None:
+        """Return the digest of the experiment in the directory; None if it holds none."""
+        return self.config.read().get("digest")
 
-    def create(self) -> None:
-        """Make the directory, if it is not there."""
-        if self.digest() is None:
-            with self.held():
-                self._begin()
-
-    def rounds(self) -> list[Round]:
-        """Every evaluation so far; a line that was cut off is left out."""
-        return read_rounds(self.metrics)
-
-    def finished(self) -> bool:
-        """Whether everything has been trained, tested and saved."""
-        config = self._config.read()
+    def is_finished(self) -> bool:
+        """Return whether the run has been trained, evaluated and saved to its end."""
+        config = self.config.read()
         return config.get("digest") is not None and bool(config.get("finished"))
 
-    def history(self) -> list[Round]:
-        """Every evaluation of a finished run, to its end."""
-        return read_all_rounds(self.metrics, self.experiment.iterations)
+    def evaluations(self) -> list[Evaluation]:
+        """Return all evaluations so far.
 
-    def outcome(self) -> Round:
-        """Where a finished run has ended."""
-        return self.history()[-1]
+        Raises:
+            RunError: A line of ``metrics.jsonl`` is damaged.
 
-    def go(
-        self,
-        data_dir: str | Path | None = None,
-        *,
-        device: str = "cpu",
-        memory_bytes: int | None = None,
-        workers: int | None = None,
-        checkpoint_seconds: float = 30.0,
-        stopped: Callable[[], bool] = lambda: False,
-        progress: Callable[[Federation], None] = lambda _: None,
-        make: Callable[..., Federation] = Federation,
-    ) -> Iterator[Round]:
-        """Train from the last checkpoint to the end, or until ``stopped`` says so.
-
-        ``progress`` is called after every round; ``make`` is the engine. What is finished stays as
-        it is.
         """
-        if self.finished():
-            return
-        dataset = self.experiment.make_task().load(data_dir)
-        # What cannot be dealt out is refused before there is anything on the disk.
-        split = self.experiment.environment.deal(dataset, self.experiment.seed)
-        with self.held():
-            if self.finished():
-                return  # another process was quicker: what it left is not to be touched
-            self._begin()
-            federation = self._federation(dataset, split, device, memory_bytes, workers, make)
-            with closing(federation):
-                self._restore(federation)
-                self.describe(split, dataset, federation.server.terms.layout.size)
-                yield from self._train(federation, checkpoint_seconds, stopped, progress)
+        return self.metrics.evaluations()
 
-    def _train(
-        self,
-        federation: Federation,
-        checkpoint_seconds: float,
-        stopped: Callable[[], bool],
-        progress: Callable[[Federation], None],
-    ) -> Iterator[Round]:
-        total, every = self.experiment.iterations, self.experiment.evaluate_every
-        tested = max((r.iteration for r in self.rounds()), default=0)
-        saved, pause = time.monotonic(), checkpoint_seconds
-        with self.metrics.open("a") as lines:
-            while federation.iteration < total and not stopped():
-                if (found := advance(federation, total, every)) is not None:
-                    tested = found.iteration
-                    lines.write(write_round(found))
-                    lines.flush()
-                    yield found
-                progress(federation)
-                if federation.resumable and time.monotonic() - saved > pause:
-                    # Large states take a while to save: not more than a fiftieth of the time.
-                    pause = max(checkpoint_seconds, 50 * self._save(federation, lines))
-                    saved = time.monotonic()
-            if federation.iteration >= total > tested:
-                lines.write(write_round(federation.evaluate()))  # a kill came between test and save
-            if federation.iteration >= total:
-                _sync(lines)
-            elif federation.resumable:
-                self._save(federation, lines)
-        if federation.iteration >= total:
-            server = federation.server
-            model = server.terms.layout.unflatten(server.weights)
-            self.finish(model, federation.snapshot().digest)
+    def complete_evaluations(self) -> list[Evaluation]:
+        """Return all evaluations of a finished run.
 
-    def _federation(
-        self,
-        dataset: Dataset,
-        split: Split,
-        device: str,
-        memory_bytes: int | None,
-        workers: int | None,
-        make: Callable[..., Federation],
-    ) -> Federation:
-        what = self.experiment
-        return federate(
-            what.make_task(),
-            dataset,
-            what.make_method(),
-            what.environment,
-            what.make_sgd(),
-            seed=what.seed,
-            device=device,
-            split=split,
-            memory_bytes=memory_bytes,
-            spill_directory=self.path,
-            workers=workers,
-            make=make,
-        )
+        Raises:
+            RunError: ``metrics.jsonl`` is missing, ends before the last iteration or is damaged.
 
-    def _save(self, federation: Federation, lines: IO[str]) -> float:
-        """Write a checkpoint, with the metrics up to it safe before it; the seconds it took."""
-        begin = time.monotonic()
-        with federation.meter.phase("save"):
-            _sync(lines)
-            write_atomic(self.checkpoint, federation.snapshot().chunks())
-        return time.monotonic() - begin
+        """
+        found = self.evaluations()
+        if not found or found[-1].iteration < self.experiment.iterations:
+            problem = "ends early" if found else "is missing or empty"
+            raise RunError(
+                f"{self.metrics.path} {problem}, but the run is finished; move {self.path} away to"
+                " repeat the run"
+            )
+        return found
+
+    def final_evaluation(self) -> Evaluation:
+        """Return the last evaluation of a finished run; see ``complete_evaluations``."""
+        return self.complete_evaluations()[-1]
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """The directory for this process alone, made if it is not there."""
+    def locked(self) -> Iterator[None]:
+        """Lock the directory for this process; create it if it does not exist.
+
+        Raises:
+            LockedError: Another process has locked the directory.
+            StoreError: The directory cannot be created.
+
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"cannot make {self.path}: {error.strerror}") from error
+            raise StoreError(f"cannot create {self.path}: {error.strerror}") from error
         lock = Lock(self.path)
         try:
             yield
         finally:
             lock.close()
 
-    def _begin(self) -> None:
-        """Say what is run, where nothing is said yet; only for who has the directory."""
-        if self.digest() is None:
+    def create(self) -> None:
+        """Create the directory with the experiment in it, unless it exists."""
+        if self.recorded_digest() is None:
+            with self.locked():
+                self.write_experiment()
+
+    def write_experiment(self) -> None:
+        """Write the experiment to ``config.json``, unless it is there; hold the lock."""
+        if self.recorded_digest() is None:
             head = {"digest": self.experiment.digest, "command": self.command}
-            engine = {} if self.engine == LOCAL else {"engine": self.engine}
-            self._config.add(**head, **engine, **self.experiment.to_json())
+            engine = {} if self.engine == LOCAL_ENGINE else {"engine": self.engine}
+            self.config.update({**head, **engine, **self.experiment.to_json()})
 
-    def _restore(self, federation: Federation) -> None:
-        """Go back to the last checkpoint, in the metrics as well."""
-        if self.checkpoint.exists():
-            self._restore_from_checkpoint(federation)
-        kept = [r for r in self.rounds() if r.iteration <= federation.iteration]
-        write_atomic(self.metrics, [write_round(r).encode() for r in kept])
-
-    def _restore_from_checkpoint(self, federation: Federation) -> None:
-        try:
-            # Mapped, not read: it may be larger than what the clients' states may take.
-            with self.checkpoint.open("rb") as file:
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            federation.restore(Snapshot.from_bytes(data))
-        except (ValueError, KeyError) as error:
-            raise StoreError(
-                f"{self.checkpoint} is damaged ({error}): remove it to start the run again"
-            ) from error
-
-    def describe(self, split: Split, dataset: Dataset, parameters: int) -> None:
-        """Write down who holds what, and how large the model is."""
+    def write_setup(self, split: Split, dataset: Dataset, parameters: int) -> None:
+        """Write ``split.json``, and the number of parameters of the model; hold the lock."""
         counts = split.counts(dataset.train_labels, dataset.num_classes)
-        classes = [str(c) for c in range(dataset.num_classes)]
-        shown = {"classes": classes, "counts": counts.tolist()}
-        write_atomic(self.path / "split.json", [json.dumps(shown).encode()])
-        self._config.add(parameters=parameters)
+        classes = [str(label) for label in range(dataset.num_classes)]
+        text = json.dumps({"classes": classes, "counts": counts.tolist()})
+        write_atomic(self.path / "split.json", [text.encode()])
+        self.config.update({"parameters": parameters})
 
-    def record(self, found: Round) -> None:
-        """Add an evaluation that was made elsewhere."""
-        with self.metrics.open("a") as lines:
-            lines.write(write_round(found))
+    def resume_metrics(
+        self,
+        keep: Callable[[Evaluation], bool] = lambda _: True,
+        on_damage: Callable[[RunError], None] = raise_error,
+    ) -> list[Evaluation]:
+        """Prepare ``metrics.jsonl`` for more evaluations; hold the lock.
+
+        Removes an unfinished last line and the evaluations that will be repeated.
+
+        Args:
+            keep: Whether an evaluation stays.
+            on_damage: See ``MetricsFile.read``.
+
+        Returns:
+            The evaluations that stay.
+
+        """
+        kept = [found for found in self.metrics.evaluations(on_damage) if keep(found)]
+        self.metrics.replace(found.to_json() for found in kept)
+        return kept
+
+    def record(self, evaluation: Evaluation) -> None:
+        """Append an evaluation to ``metrics.jsonl``; hold the lock."""
+        self.metrics.append(evaluation.to_json())
+
+    def load_checkpoint(self) -> Snapshot | None:
+        """Read the checkpoint; None if there is none.
+
+        Raises:
+            RunError: The checkpoint is damaged.
+
+        """
+        if not self.checkpoint_path.exists():
+            return None
+        try:
+            # Mapped, not read: it can be larger than the memory limit for the clients' states.
+            with self.checkpoint_path.open("rb") as file:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return Snapshot.from_bytes(data)
+        except (ValueError, KeyError) as error:
+            raise self.damaged_checkpoint(error) from error
+
+    def damaged_checkpoint(self, reason: Exception) -> RunError:
+        """Return the error for a checkpoint that cannot be restored."""
+        return RunError(
+            f"{self.checkpoint_path} is damaged ({reason}); remove it to start the run again"
+        )
+
+    def save_checkpoint(self, snapshot: Snapshot) -> None:
+        """Replace the checkpoint; hold the lock.
+
+        The evaluations before it are synced first: a run that resumes does not repeat them.
+        """
+        self.metrics.sync()
+        write_atomic(self.checkpoint_path, snapshot.chunks())
 
     def finish(self, model: Mapping[str, Vector], state: str | None = None) -> None:
-        """Write down that nothing else is to come, the model, and a digest of where all ended.
+        """Save the model, mark the run as finished and remove the checkpoint; hold the lock.
 
-        The checkpoint goes: residuals and momentum of all clients can be a thousand times as large
-        as the model, and nobody needs them any more.
+        Args:
+            model: Parameters by name.
+            state: Digest of the final state of server and clients, if known.
+
         """
-        write_atomic(self.model, Snapshot(model, {}).chunks())
-        ended = {"finished": True} if state is None else {"finished": True, "state": state}
-        self._config.add(**ended)
-        self.tidy()
+        self.metrics.sync()
+        write_atomic(self.model_path, Snapshot(model, {}).chunks())
+        ending = {"finished": True} if state is None else {"finished": True, "state": state}
+        self.config.update(ending)
+        self.remove_old_checkpoint()
 
-    def tidy(self) -> None:
-        """Remove the checkpoint of a finished run, which a kill may have left where it was."""
-        # Without the model beside it, it would be all that is left of what was trained.
-        if self.checkpoint.exists() and self.model.exists() and self.finished():
-            with suppress(OSError):  # of somebody else's, where we may only read
-                self.checkpoint.unlink()
+    def remove_old_checkpoint(self) -> None:
+        """Remove the checkpoint of a finished run; a kill can leave one behind.
+
+        Residuals and momentum of all clients can be a thousand times as large as the model.
+        """
+        # Without the model, the checkpoint is all that is left of the training.
+        if self.checkpoint_path.exists() and self.model_path.exists() and self.is_finished():
+            with suppress(OSError):  # the directory may be read-only
+                self.checkpoint_path.unlink()
 
 
-def _sync(lines: IO[str]) -> None:
-    """Have what was written survive a power cut."""
-    lines.flush()
-    os.fsync(lines.fileno())
+def open_run(
+    experiment: Experiment,
+    out: Path,
+    *,
+    path: Path | None = None,
+    command: str = "",
+    engine: str = LOCAL_ENGINE,
+) -> RunDirectory:
+    """Return the run directory of an experiment, which does not have to exist yet.
+
+    Args:
+        experiment: The experiment.
+        out: Directory of run directories; each is named by its experiment's digest.
+        path: Use this directory instead of one below ``out``.
+        command: Command line that starts the run, for ``config.json``.
+        engine: Name of the engine that runs it.
+
+    Raises:
+        StoreError: The directory holds another experiment or other files.
+
+    """
+    name = experiment.digest if engine == LOCAL_ENGINE else f"{experiment.digest}-{engine}"
+    run = RunDirectory(experiment, path or out / name, command, engine)
+    if run.path.exists() and not run.path.is_dir():
+        raise StoreError(f"cannot create {run.path}: a file of this name exists")
+    recorded = run.recorded_digest()
+    if recorded not in (None, experiment.digest):
+        raise StoreError(
+            f"{run.path} holds experiment {recorded}, not {experiment.digest}; choose another"
+            " directory"
+        )
+    if recorded is None and run.path.exists():
+        # A process that has just created the directory has only locked it, or is writing drafts.
+        others = [file for file in run.path.iterdir() if not _is_transient(file)]
+        if others and run.recorded_digest() != experiment.digest:
+            raise StoreError(f"{run.path} holds files that are not a run; choose another directory")
+    run.remove_old_checkpoint()
+    return run
+
+
+def _is_transient(file: Path) -> bool:
+    return file.name == "lock" or file.suffix == ".draft"
+
+
+def reopen_run(path: Path) -> RunDirectory:
+    """Return the run directory at a path.
+
+    Raises:
+        RunError: The directory does not hold the run of an experiment.
+
+    """
+    values = ConfigFile(path / "config.json").read()
+    if not values:
+        raise RunError(f"{path} is not a run directory of an experiment: it has no config.json")
+    try:
+        experiment = Experiment.from_json(values)
+    except (ValueError, TypeError, KeyError) as error:
+        raise RunError(f"{path} is not a run directory of an experiment: {error}") from error
+    engine = str(values.get("engine", LOCAL_ENGINE))
+    return open_run(experiment, path.parent, path=path, engine=engine)

@@ -161,8 +161,8 @@ def _longer(cells: Sequence[Experiment]) -> list[str]:
     """What was trained for longer than the page says, if anything was."""
     told = {}
     for cell in cells:
-        if cell.trained > cell.iterations:
-            told[cell.task, method_label(cell.method)] = f"{cell.trained:,}"
+        if cell.last_iteration > cell.iterations:
+            told[cell.task, method_label(cell.method)] = f"{cell.last_iteration:,}"
     tasks = len({cell.task for cell in cells})
     each = [f"{label}{f' ({task})' * (tasks > 1)} for {n}" for (task, label), n in told.items()]
     some = "A round is never split, so that some are trained for longer"

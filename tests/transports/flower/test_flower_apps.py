@@ -703,7 +703,7 @@ def test_figures_that_cannot_be_read_do_not_keep_a_federation_from_going_on(tmp_
     metrics.write_bytes(bytes(20) + b"\n" + metrics.read_bytes())
     federate(grid, 3, store=tmp_path / "fed")
     assert [e["round"] for e in load_run(tmp_path / "fed").evaluations] == [1, 2, 3]
-    assert "cannot be read and is left out" in said.text
+    assert "dropped a line that cannot be read" in said.text
 
 
 def test_a_superlink_that_does_not_tell_what_it_counts_is_no_error():

@@ -23,6 +23,7 @@ from fedtern import Environment
 from fedtern.cli import app
 from fedtern.data.hyperparameters import Sgd
 from fedtern.runs import Experiment
+from fedtern.training.tasks import get_task
 from fedtern.transports.flower import engine, engine_node
 from fedtern.transports.flower.engine import EngineError, FlowerFederation
 from fedtern.transports.flower.engine_node import client_app
@@ -53,7 +54,7 @@ METHODS = ["stc", "fedavg:local_steps=5", "signsgd", "topk"]
 
 
 def play(what: Experiment, make) -> tuple[object, np.ndarray]:
-    task = what.make_task()
+    task = get_task(what.task)
     sgd = Sgd(what.learning_rate, what.momentum, what.weight_decay)
     federation = federate(
         task,

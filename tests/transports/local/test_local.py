@@ -15,11 +15,12 @@ from fedtern import Layout, Snapshot, fedavg, sgd, signsgd, stc, topk  # noqa: E
 from fedtern.data import Dataset  # noqa: E402
 from fedtern.data.environment import Environment  # noqa: E402
 from fedtern.data.hyperparameters import Sgd  # noqa: E402
+from fedtern.runs import Evaluation  # noqa: E402
 from fedtern.training import get_task  # noqa: E402
 from fedtern.training.augment import CropFlip, pad  # noqa: E402
 from fedtern.training.flat import FlatModel  # noqa: E402
 from fedtern.transports.local.client_states import States  # noqa: E402
-from fedtern.transports.local.federation import Federation, Round, rounds_of  # noqa: E402
+from fedtern.transports.local.federation import Federation, rounds_of  # noqa: E402
 from fedtern.transports.local.simulation import federate, simulate  # noqa: E402
 
 TASK = get_task("mlp-digits")
@@ -53,11 +54,11 @@ def make(digits, method, momentum=0.9, environment=SOME, **options) -> Federatio
     return federate(TASK, digits, method, environment, Sgd(0.05, momentum, 1e-4), seed=3, **options)
 
 
-def untimed(found: Round) -> Round:
+def untimed(found: Evaluation) -> Evaluation:
     return replace(found, seconds={})
 
 
-def play(federation: Federation, rounds: int) -> list[Round]:
+def play(federation: Federation, rounds: int) -> list[Evaluation]:
     for _ in range(rounds):
         federation.step()
     return [untimed(federation.evaluate())]

@@ -25,6 +25,7 @@ from fedtern import DurableServer, Environment, Store
 from fedtern.cli import app
 from fedtern.report import load_run
 from fedtern.runs import Experiment
+from fedtern.training.tasks import get_task
 from fedtern.transports.mqtt.experiment_server import ExperimentServer
 from fedtern.transports.mqtt.metrics import exported
 from fedtern.transports.mqtt.stats import Stats
@@ -119,7 +120,7 @@ def test_commands_come_to_the_local_engines_bytes_even_if_they_are_stopped(mosqu
         for process in commands.running.values():
             assert process.wait(180) == 0
     torch.set_num_threads(1)
-    host = ExperimentServer(experiment, experiment.make_task().load(), "cli", tmp_path / "again")
+    host = ExperimentServer(experiment, get_task(experiment.task).load(), "cli", tmp_path / "again")
     with Store(tmp_path / "server") as store:
         found = DurableServer(host.server, store).weights
         assert found.tobytes() == locally(experiment).tobytes()

@@ -17,6 +17,7 @@ import torch
 from fedtern import Environment, Snapshot, Store, StoreError
 from fedtern.data.hyperparameters import Sgd
 from fedtern.runs import Experiment
+from fedtern.training.tasks import get_task
 from fedtern.transports.local.simulation import federate
 from fedtern.transports.mqtt import Broker, RoundPolicy, Scheduled, join, serve
 from fedtern.transports.mqtt.experiment_client import ExperimentClient
@@ -35,7 +36,7 @@ def _one_thread():
 
 
 def locally(experiment: Experiment) -> np.ndarray:
-    task = experiment.make_task()
+    task = get_task(experiment.task)
     sgd = Sgd(experiment.learning_rate, experiment.momentum, experiment.weight_decay)
     method = experiment.make_method()
     with closing(
@@ -49,7 +50,7 @@ def locally(experiment: Experiment) -> np.ndarray:
 async def over_mqtt(
     experiment: Experiment, port: int, path, stores: bool = False
 ) -> ExperimentServer:
-    broker, dataset = Broker("127.0.0.1", port), experiment.make_task().load()
+    broker, dataset = Broker("127.0.0.1", port), get_task(experiment.task).load()
     host = ExperimentServer(experiment, dataset, "same", path / "run")
     plan = RoundPolicy(
         Scheduled(experiment.environment, experiment.seed),
@@ -92,17 +93,17 @@ def test_the_same_experiment_gives_the_same_model(mosquitto, tmp_path, method):
     expected = locally(experiment)
     host = asyncio.run(over_mqtt(experiment, mosquitto.port, tmp_path))
     assert host.server.weights.tobytes() == expected.tobytes()
-    found = host.run.rounds()
+    found = host.run.evaluations()
     assert found[-1].iteration >= 30
-    assert host.run.finished()
-    kept = Snapshot.from_bytes(host.run.model.read_bytes()).arrays
+    assert host.run.is_finished()
+    kept = Snapshot.from_bytes(host.run.model_path.read_bytes()).arrays
     assert np.concatenate([w.ravel() for w in kept.values()]).tobytes() == expected.tobytes()
     assert found[-1].up_bytes > found[0].up_bytes > 0
 
 
 def test_a_participant_goes_on_where_it_was_wherever_it_was_killed(tmp_path):
     experiment = Experiment.of("logistic-digits", "stc:p_up=1/20", SOME, momentum=0.9)
-    dataset = experiment.make_task().load()
+    dataset = get_task(experiment.task).load()
 
     def turns(path, *, forgetful: bool) -> bytes:
         for round in range(4):
@@ -129,7 +130,7 @@ def test_a_participant_goes_on_where_it_was_wherever_it_was_killed(tmp_path):
 
 def test_a_run_is_hosted_by_one_at_a_time(tmp_path):
     experiment = Experiment.of("logistic-digits", "stc", SOME, iterations=1)
-    dataset = experiment.make_task().load()
+    dataset = get_task(experiment.task).load()
     host = ExperimentServer(experiment, dataset, "same", tmp_path / "run")
     with pytest.raises(StoreError, match="is locked by another process"):
         ExperimentServer(experiment, dataset, "same", tmp_path / "run")
@@ -139,7 +140,7 @@ def test_a_run_is_hosted_by_one_at_a_time(tmp_path):
 
 def test_a_server_stopped_between_its_last_round_and_the_test_of_it_concludes_later(tmp_path):
     experiment = Experiment.of("logistic-digits", "stc", SOME, iterations=1)
-    dataset = experiment.make_task().load()
+    dataset = get_task(experiment.task).load()
     for _ in range(2):  # the second time there is nothing left to do
         with Store(tmp_path / "server") as store:
             host = ExperimentServer(experiment, dataset, "same", tmp_path / "run", store=store)
@@ -148,8 +149,8 @@ def test_a_server_stopped_between_its_last_round_and_the_test_of_it_concludes_la
             host.conclude()
             host.conclude()
             host.close()
-        assert host.run.finished()
-        assert [found.round for found in host.run.rounds()] == [1]
+        assert host.run.is_finished()
+        assert [found.round for found in host.run.evaluations()] == [1]
 
 
 def test_what_a_federation_is_about_can_be_told():

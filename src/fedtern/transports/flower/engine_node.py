@@ -16,6 +16,7 @@ from fedtern.federation.interfaces import ClientLike
 from fedtern.runs import Experiment
 from fedtern.training.flat import FlatModel
 from fedtern.training.local_training import Job, LocalTraining, Trainer
+from fedtern.training.tasks import get_task
 from fedtern.transports.flower import messages
 from fedtern.transports.flower.federation_spec import FederationSpec
 from fedtern.transports.flower.messages import KEY
@@ -38,13 +39,13 @@ def _prepared(
     experiment: str, data_dir: str | None
 ) -> tuple[Trainer, LocalTraining, Vector, Terms]:
     what = Experiment.from_json(json.loads(experiment))
-    task, seed, environment = what.make_task(), what.seed, what.environment
+    task, seed, environment = get_task(what.task), what.seed, what.environment
     dataset = task.load(data_dir)
     torch.set_num_threads(1)
     model = FlatModel(task.build(seed))
     terms = Terms(model.layout, what.make_method())
     examples, split = task.examples(dataset), environment.deal(dataset, seed)
-    local = prepare(model, examples, split, terms, environment, what.make_sgd(), seed)
+    local = prepare(model, examples, split, terms, environment, what.sgd, seed)
     return choose_trainer(local, workers=0), local, model.weights, terms
 
 

@@ -60,7 +60,7 @@ class NodeTable:
         """Give none of the numbers to a new client that some nodes are about to enter with."""
         for answer in answers:
             if answer is not None and answer.client is not None and answer.client < MOST_CLIENTS:
-                self._ledger.is_taken(answer.client)
+                self._ledger.reserve_client_number(answer.client)
 
     def enter(self, node: int, answer: Answer) -> None:
         """Take a node in that has said where it is."""
@@ -85,13 +85,13 @@ class NodeTable:
                     " running, %s", node, others[client], client, SHARED)  # fmt: skip
             return client
         if said is not None and (said not in others or not mark):
-            self._ledger.is_taken(said)
+            self._ledger.reserve_client_number(said)
             return said
         before = self._clients.get(node)
         if said is None and before is not None and before not in others:
             log(WARNING, "fedtern: node %s (client %s) has lost its state", node, before)
             return before
-        client = self._ledger.number()
+        client = self._ledger.new_client_number()
         if said is not None:
             log(WARNING, "fedtern: node %s says that it is client %s, which node %s is by now: it"
                 " becomes client %s, is sent the whole model and goes on with an empty residual",

@@ -1,7 +1,8 @@
-"""What a federation has cost and come to so far, beside its store, as ``fedtern report`` reads it.
+"""Totals of a Flower federation: client numbers, traffic and metrics, kept next to its store.
 
-``config.json`` says what is run, ``metrics.jsonl`` where things stood after each round, and
-``ledger.json`` what has to be known to go on counting after a restart.
+The store directory is also a run directory that ``fedtern report`` reads: ``config.json`` names the
+method, and ``metrics.jsonl`` has one line per round. ``ledger.json`` holds the counters that
+continue after a restart.
 """
 
 from __future__ import annotations
@@ -16,107 +17,134 @@ from typing import Any
 
 from flwr.common import log
 
-from fedtern.core.errors import StoreError
+from fedtern.core.errors import RunError, StoreError
 from fedtern.federation.meter import Traffic
+from fedtern.runs.config_file import ConfigFile
+from fedtern.runs.metrics import MetricsFile
 from fedtern.store.files import write_atomic
 from fedtern.transports.flower.counters import WireBytes
 from fedtern.transports.flower.federation_spec import FederationSpec
 
+# A client number further than this above all others was not assigned by this federation.
+_LARGEST_GAP = 1 << 16
+
 
 @dataclass
 class Counts:
-    """Numbers that only grow, over all runs of a federation."""
+    """Counters that only grow, over all runs of a federation."""
 
-    clients: int = 0  # numbers that have been given out
+    clients: int = 0  # client numbers that have been assigned
     up: Traffic = field(default_factory=Traffic)
     down: Traffic = field(default_factory=Traffic)
-    models: int = 0  # times that a client was sent the whole model
+    models: int = 0  # times that the whole model was sent to a client
     wire_up: int = 0  # of the runs before this one
     wire_down: int = 0
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Counts:
-        """Undo ``asdict``."""
+        """Read what ``asdict`` returned."""
         traffic = {way: Traffic(**values[way]) for way in ("up", "down")}
         return cls(**{**values, **traffic})
 
 
-_FAR = 1 << 16
-
-
 class RunTotals:
-    """The counts, and on disk where a directory is given."""
+    """Counters and metrics of a federation.
+
+    Args:
+        directory: The directory to keep them in; None to keep them in memory only.
+
+    Raises:
+        StoreError: ``ledger.json`` is damaged.
+
+    """
 
     def __init__(self, directory: Path | None) -> None:
         self.directory = directory
         self.counts = Counts()
         self.wire: WireBytes | None = None  # of this run so far
-        self._rounds: set[int] = set()  # that have been measured
+        self._recorded_rounds: set[int] = set()
         if directory is not None and (directory / "ledger.json").exists():
+            path = directory / "ledger.json"
             try:
-                found = json.loads((directory / "ledger.json").read_text())
-                self.counts = Counts.from_json(found)
+                self.counts = Counts.from_json(json.loads(path.read_text()))
             except (KeyError, TypeError, ValueError) as error:
                 raise StoreError(
-                    f"{directory / 'ledger.json'} is damaged ({error}): restore it from a backup"
+                    f"{path} is damaged ({error}); restore it from a backup"
                 ) from error
 
-    def number(self) -> int:
-        """A number for a new client, that no other will be given."""
+    def new_client_number(self) -> int:
+        """Assign a number to a new client."""
         self.counts.clients += 1
         self.save()
         return self.counts.clients - 1
 
-    def is_taken(self, number: int) -> None:
-        """Give no number out that a client says it has: it may have it from another time."""
-        # One that is far from all others is not from here; it must not use them up.
-        if number < self.counts.clients + _FAR:
+    def reserve_client_number(self, number: int) -> None:
+        """Never assign a number that a client already has, such as from before a backup."""
+        # A number far above all others is not one of ours; it must not use up the range.
+        if number < self.counts.clients + _LARGEST_GAP:
             self.counts.clients = max(self.counts.clients, number + 1)
 
     def save(self) -> None:
-        """Write the counts down."""
-        if self.directory is not None:
-            values = asdict(self.counts)
-            if self.wire is not None:
-                values["wire_up"] += self.wire.up
-                values["wire_down"] += self.wire.down
-            self._write("ledger.json", json.dumps(values))
+        """Write the counters to ``ledger.json``.
 
-    def begin(self, charter: FederationSpec, rounds: int) -> None:
-        """Say what is run, and forget what was measured of rounds that are to be run again."""
+        Raises:
+            StoreError: The file cannot be written.
+
+        """
+        if self.directory is None:
+            return
+        values = asdict(self.counts)
+        if self.wire is not None:
+            values["wire_up"] += self.wire.up
+            values["wire_down"] += self.wire.down
+        path = self.directory / "ledger.json"
+        try:
+            write_atomic(path, [json.dumps(values).encode()])
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror}") from error
+
+    def start(self, spec: FederationSpec, rounds: int) -> None:
+        """Write ``config.json``, and remove metrics of rounds that will be repeated.
+
+        A damaged line of ``metrics.jsonl`` is logged and dropped: the federation can train without
+        its past metrics.
+
+        Args:
+            spec: The federation.
+            rounds: Number of finished rounds.
+
+        """
         if self.directory is None:
             return
         config = {
-            "task": charter.federation,
+            "task": spec.federation,
             "engine": "flower",
-            "method": {"name": charter.method.name, **charter.method.parameters},
-            "parameters": charter.layout.size,
-            "seed": charter.seed,
+            "method": {"name": spec.method.name, **spec.method.parameters},
+            "parameters": spec.layout.size,
+            "seed": spec.seed,
         }
-        self._write("config.json", json.dumps(config, indent=2) + "\n")
-        kept = [row for row in self.rows() if row["round"] <= rounds]
-        self._rounds = {row["round"] for row in kept}
-        self._write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+        ConfigFile(self.directory / "config.json").replace(config)
+        metrics = MetricsFile(self.directory / "metrics.jsonl")
+        kept = [row for row in metrics.read(_with_round, _log_damage) if row["round"] <= rounds]
+        metrics.replace(kept)
+        self._recorded_rounds = {row["round"] for row in kept}
 
-    def rows(self) -> list[dict[str, Any]]:
-        """What was measured after each round; a line that was cut off is left out."""
-        path = None if self.directory is None else self.directory / "metrics.jsonl"
-        if path is None or not path.exists():
-            return []
-        rows = []
-        for line in path.read_text(errors="replace").split("\n")[:-1]:
-            try:
-                rows.append(json.loads(line))
-            except ValueError:  # figures are no reason not to go on
-                log(WARNING, "fedtern: a line of %s cannot be read and is left out", path)
-        return [row for row in rows if isinstance(row, dict) and "round" in row]
+    def record_round(self, round: int, spec: FederationSpec, metrics: dict[str, Any]) -> None:
+        """Append a line to ``metrics.jsonl``, unless the round has one.
 
-    def measured(self, round: int, charter: FederationSpec, metrics: dict[str, Any]) -> None:
-        """Write down where things stand after a round."""
-        if self.directory is None or not round or round in self._rounds:
+        Args:
+            round: Number of finished rounds.
+            spec: The federation.
+            metrics: Metrics that the app reported.
+
+        Raises:
+            StoreError: The file cannot be written.
+
+        """
+        if self.directory is None or not round or round in self._recorded_rounds:
             return
-        self._rounds.add(round)
-        steps = round * charter.method.local_steps
+        self._recorded_rounds.add(round)
+        steps = round * spec.method.local_steps
         row = {
             "iteration": steps,
             "round": round,
@@ -126,18 +154,13 @@ class RunTotals:
             "down_bytes": self.counts.down.total,
             "up_bytes_mean": self.counts.up.mean,
             "down_bytes_mean": self.counts.down.mean,
-            "dense_bytes": 4 * charter.layout.size * steps,
+            "dense_bytes": 4 * spec.layout.size * steps,
             **{name.replace("-", "_"): n for name, n in self.totals().items() if "wire" in name},
         }
-        path = self.directory / "metrics.jsonl"
-        try:
-            with path.open("a") as lines:
-                lines.write(json.dumps(row, allow_nan=False) + "\n")
-        except OSError as error:
-            raise StoreError(f"cannot write {path}: {error.strerror}") from error
+        MetricsFile(self.directory / "metrics.jsonl").append(row)
 
     def totals(self) -> dict[str, int]:
-        """The bytes so far, by the names they have among Flower's metrics."""
+        """Return the traffic so far, under the names of Flower's metrics."""
         found = {
             "payload-up-bytes": self.counts.up.total,
             "payload-down-bytes": self.counts.down.total,
@@ -148,17 +171,20 @@ class RunTotals:
             found["wire-down-bytes"] = self.counts.wire_down + self.wire.down
         return found
 
-    def _write(self, name: str, text: str) -> None:
-        assert self.directory is not None  # or nothing is written
-        try:
-            write_atomic(self.directory / name, [text.encode()])
-        except OSError as error:
-            raise StoreError(f"cannot write {self.directory / name}: {error}") from error
-
 
 def _pick(metrics: dict[str, Any], word: str) -> float | None:
-    """The last number whose name has a word in it: apps call their metrics what they like."""
+    """Return the last finite number whose name contains a word: apps choose the names."""
     for name, value in reversed(metrics.items()):
         if word in name.lower() and isinstance(value, int | float) and math.isfinite(value):
             return float(value)
     return None
+
+
+def _with_round(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(row.get("round"), int):
+        raise ValueError("missing: round")
+    return row
+
+
+def _log_damage(error: RunError) -> None:
+    log(WARNING, "fedtern: dropped a line that cannot be read: %s", error)

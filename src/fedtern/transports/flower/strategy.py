@@ -85,7 +85,7 @@ class Compressed(Strategy):
             if self._offset:
                 log(INFO, "fedtern: %s goes on after round %s", session.charter.federation,
                     self._offset)  # fmt: skip
-            session.ledger.begin(session.charter, self._offset)
+            session.ledger.start(session.charter, self._offset)
             self._central = evaluate_fn is not None
             try:
                 result = super().start(
@@ -207,7 +207,7 @@ class Compressed(Strategy):
 
     def _note(self, round: int) -> None:
         session = self._current()
-        session.ledger.measured(round, session.charter, self._measured)
+        session.ledger.record_round(round, session.charter, self._measured)
 
     def _current(self) -> Session:
         if self._session is None:

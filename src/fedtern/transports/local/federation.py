@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ from fedtern.data import Split
 from fedtern.data.environment import Environment
 from fedtern.data.hyperparameters import Sgd
 from fedtern.federation.meter import Meter, Traffic
+from fedtern.runs import Evaluation
 from fedtern.training.examples import Examples
 from fedtern.training.flat import FlatModel, Outcome
 from fedtern.training.local_training import Job
@@ -28,24 +29,6 @@ from fedtern.transports.local.trainers import choose_trainer, prepare
 
 _VELOCITY = "training.velocity"  # among the vectors that a client's memory has
 _WITNESS = (1 << 64) - 1  # the id of a client that only listens
-
-
-@dataclass(frozen=True)
-class Round:
-    """Where a federation stands: quality, traffic and time since it began."""
-
-    iteration: int
-    round: int
-    loss: float
-    accuracy: float
-    up_bytes: int
-    down_bytes: int
-    up_bytes_mean: float
-    down_bytes_mean: float
-    up_bytes_paper: float
-    down_bytes_paper: float
-    dense_bytes: int
-    seconds: dict[str, float]
 
 
 class Federation:
@@ -160,12 +143,12 @@ class Federation:
         """End the processes that train, if there are any."""
         self.trainer.close()
 
-    def evaluate(self) -> Round:
+    def evaluate(self) -> Evaluation:
         """Test the model as the clients have it."""
         with self.meter.phase("evaluate"):
             loss, accuracy = self.trainer.evaluate(self.witness.weights)
         up, down = self.meter.up, self.meter.down
-        return Round(
+        return Evaluation(
             iteration=self.iteration,
             round=self.server.round,
             loss=loss,
@@ -218,7 +201,7 @@ def _by_client(snapshot: Snapshot) -> Iterator[tuple[int, Vectors]]:
         yield int(client), {name.partition(".")[2]: names[name].copy() for name in group}
 
 
-def advance(federation: Federation, iterations: int, evaluate_every: int) -> Round | None:
+def advance(federation: Federation, iterations: int, evaluate_every: int) -> Evaluation | None:
     """Play a round; say where things stand if it has passed a multiple of ``evaluate_every``.
 
     A round is never split: it may go past such a multiple, or past the end, which is one too.
@@ -230,7 +213,7 @@ def advance(federation: Federation, iterations: int, evaluate_every: int) -> Rou
     return federation.evaluate() if due else None
 
 
-def rounds_of(federation: Federation, iterations: int, evaluate_every: int) -> Iterator[Round]:
+def rounds_of(federation: Federation, iterations: int, evaluate_every: int) -> Iterator[Evaluation]:
     """Train for a number of iterations and say where things stand every so often."""
     while federation.iteration < iterations:
         if (found := advance(federation, iterations, evaluate_every)) is not None:

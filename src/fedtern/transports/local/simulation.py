@@ -15,10 +15,11 @@ from fedtern.core.methods import METHODS, Method, stc
 from fedtern.data import Dataset, Split
 from fedtern.data.environment import Environment
 from fedtern.data.hyperparameters import Sgd
+from fedtern.runs import Evaluation
 from fedtern.training.augment import Augment, Transform
 from fedtern.training.flat import FlatModel
 from fedtern.training.tasks import Task, get_task
-from fedtern.transports.local.federation import Federation, Round, rounds_of
+from fedtern.transports.local.federation import Federation, rounds_of
 
 
 def simulate(
@@ -86,14 +87,14 @@ def simulate(
     return Simulation(federation, total, evaluate_every or max(total // 50, 1))
 
 
-class Simulation(Iterator[Round]):
+class Simulation(Iterator[Evaluation]):
     """A federation that trains for as long as somebody asks where it stands."""
 
     def __init__(self, federation: Federation, iterations: int, evaluate_every: int) -> None:
         self._federation = federation
         self._rounds = _played(federation, iterations, evaluate_every)
 
-    def __next__(self) -> Round:
+    def __next__(self) -> Evaluation:
         """Train until the next evaluation."""
         return next(self._rounds)
 
@@ -111,7 +112,7 @@ class Simulation(Iterator[Round]):
 
 def _played(
     federation: Federation, iterations: int, evaluate_every: int
-) -> Generator[Round, None, None]:
+) -> Generator[Evaluation, None, None]:
     with closing(federation):
         yield from rounds_of(federation, iterations, evaluate_every)
 

@@ -16,6 +16,7 @@ from fedtern.store import DurableClient, Store
 from fedtern.store.files import write_atomic
 from fedtern.training.flat import FlatModel
 from fedtern.training.local_training import Job
+from fedtern.training.tasks import get_task
 from fedtern.transports.local.trainers import choose_trainer, prepare
 from fedtern.transports.mqtt.client_loop import Delta
 
@@ -45,7 +46,7 @@ class ExperimentClient:
                 f"client must be in 0 ... {environment.clients - 1}, as the data is dealt to"
                 f" {environment.clients}, got {client_id}"
             )
-        task, seed = experiment.make_task(), experiment.seed
+        task, seed = get_task(experiment.task), experiment.seed
         model = FlatModel(task.build(seed), device)
         split = environment.deal(dataset, seed)
         core = Client(
@@ -57,7 +58,7 @@ class ExperimentClient:
             seed=seed,
         )
         self.terms, self.examples = core.terms, int(split.sizes[client_id])
-        examples, sgd = task.examples(dataset, device), experiment.make_sgd()
+        examples, sgd = task.examples(dataset, device), experiment.sgd
         local = prepare(model, examples, split, core.terms, environment, sgd, seed)
         self._trainer = choose_trainer(local, workers=0)
         self._path = None if store is None else store.path / "training.safetensors"

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 from fedtern.core.analytic import bits
-from fedtern.core.errors import DecodeError, FedternError
+from fedtern.core.errors import DecodeError, FedternError, RunError
 from fedtern.core.protocol import Server
 from fedtern.data import Dataset
 from fedtern.federation.interfaces import ServerLike
-from fedtern.runs import Experiment, Run, open_run
+from fedtern.runs import Evaluation, Experiment, open_run
 from fedtern.store import DurableServer, Store
 from fedtern.training.flat import FlatModel
-from fedtern.transports.local.federation import Round
+from fedtern.training.tasks import get_task
 from fedtern.transports.mqtt.coordinator import Coordinator
 from fedtern.transports.mqtt.stats import Stats
+
+log = logging.getLogger("fedtern.mqtt")
 
 
 def describe(experiment: Experiment) -> bytes:
@@ -52,17 +55,15 @@ class ExperimentServer:
         *,
         store: Store | None = None,
         command: str = "",
-        progress: Callable[[Round, Coordinator], None] = lambda _found, _coordinator: None,
+        progress: Callable[[Evaluation, Coordinator], None] = lambda _found, _coordinator: None,
     ) -> None:
-        task, seed = experiment.make_task(), experiment.seed
+        task, seed = get_task(experiment.task), experiment.seed
         split = experiment.environment.deal(dataset, seed)
         self.experiment, self.progress, self.stats = experiment, progress, Stats()
-        self.run: Run = open_run(
-            experiment, path.parent, exactly=path, command=command, engine="mqtt"
-        )
+        self.run = open_run(experiment, path.parent, path=path, command=command, engine="mqtt")
         self.run.create()
         self._held = ExitStack()
-        self._held.enter_context(self.run.held())
+        self._held.enter_context(self.run.locked())
         self._model = FlatModel(task.build(seed))
         self._test = task.examples(dataset)[1]
         core = Server(
@@ -74,8 +75,9 @@ class ExperimentServer:
         )
         self.terms = core.terms
         self.server: ServerLike = core if store is None else DurableServer(core, store)
-        self.run.describe(split, dataset, self._model.layout.size)
-        self._before = max(self.run.rounds(), key=lambda r: r.round, default=None)
+        self.run.write_setup(split, dataset, self._model.layout.size)
+        earlier = self.run.resume_metrics(on_damage=_log_damage)
+        self._before = max(earlier, key=lambda r: r.round, default=None)
         self._up = self._down = 0.0  # means
         self._total = self._seen_up = self._seen_down = self._seen_catch_up = 0
         self._tested, self._began = 0.0, time.monotonic()
@@ -115,8 +117,8 @@ class ExperimentServer:
 
     def conclude(self) -> None:
         """The federation has ended; perhaps a process was stopped before it could say so."""
-        if not self.run.finished():
-            found = self.run.rounds()
+        if not self.run.is_finished():
+            found = self.run.evaluations()
             if not found or found[-1].iteration < self.iteration:
                 self.run.record(self._evaluate())
             self._finish()
@@ -124,7 +126,7 @@ class ExperimentServer:
     def _finish(self) -> None:
         self.run.finish(self.terms.layout.unflatten(self.server.weights))
 
-    def _evaluate(self) -> Round:
+    def _evaluate(self) -> Evaluation:
         begin = time.monotonic()
         self._model.load(self.server.weights)
         loss, accuracy = self._model.evaluate(self._test)
@@ -133,7 +135,7 @@ class ExperimentServer:
         seconds = {"mqtt": time.monotonic() - self._began - self._tested, "evaluate": self._tested}
         if before is not None:
             seconds = {k: v + before.seconds.get(k, 0.0) for k, v in seconds.items()}
-        return Round(
+        return Evaluation(
             iteration=self.iteration,
             round=self.server.round,
             loss=loss,
@@ -147,3 +149,7 @@ class ExperimentServer:
             dense_bytes=4 * layout.size * self.iteration,
             seconds=seconds,
         )
+
+
+def _log_damage(error: RunError) -> None:
+    log.warning("dropped a line that cannot be read: %s", error)
