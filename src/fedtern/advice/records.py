@@ -55,7 +55,9 @@ def is_finished(run: RecordedRun) -> bool:
     return bool(last and last >= run.config.get("iterations", 0))
 
 
-def collect_records(runs: Iterable[RecordedRun], tasks: Mapping[str, int] | None = None) -> list[Record]:
+def collect_records(
+    runs: Iterable[RecordedRun], tasks: Mapping[str, int] | None = None
+) -> list[Record]:
     """Turn finished runs into records; runs that differ only in their seed become one record.
 
     Args:

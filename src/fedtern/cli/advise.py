@@ -83,7 +83,9 @@ def advise(
         _show(advice)
 
 
-def _report_ignored_runs(own: Sequence[RecordedRun], collected: Sequence[Record], advice: Advice) -> None:
+def _report_ignored_runs(
+    own: Sequence[RecordedRun], collected: Sequence[Record], advice: Advice
+) -> None:
     """Print to standard error which of the runs in --runs had no part in the answer."""
     for run in own:
         if not is_finished(run):
