@@ -8,9 +8,9 @@ import fedtern
 
 PROBE = """
 import sys, time
-start = time.perf_counter()
+start = time.process_time()  # other processes may slow this one down
 import fedtern
-seconds = time.perf_counter() - start
+seconds = time.process_time() - start
 from numba.core.dispatcher import Dispatcher
 import gc
 compiled = [d for d in gc.get_objects() if isinstance(d, Dispatcher)
@@ -27,7 +27,7 @@ def test_importing_is_quick_and_compiles_nothing():
     ]
     results = [run.stdout.split(maxsplit=2) for run in runs]
     assert {(compiled, foreign.strip()) for _, compiled, foreign in results} == {("0", "[]")}
-    # The fastest of several: this measures the package, not what else the machine is doing.
+    # The fastest of several: a process that shares its core takes longer.
     assert min(float(seconds) for seconds, _, _ in results) <= 0.5
 
 

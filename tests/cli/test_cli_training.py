@@ -240,13 +240,15 @@ def test_damaged_runs_and_settings_are_one_sentence(fedtern, tmp_path, monkeypat
 
 
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
-    command = [sys.executable, "-m", "fedtern", "run", "--iterations", "100000"]
+    often = ["--iterations", "100000", "--evaluate-every", "10"]
+    command = [sys.executable, "-m", "fedtern", "run", *often]
     process = subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=os.environ
     )
-    while not list(tmp_path.glob("runs/*/metrics.jsonl")):
+    # Until an evaluation has been written: it is training.
+    while not any(path.stat().st_size for path in tmp_path.glob("runs/*/metrics.jsonl")):
+        assert process.poll() is None
         time.sleep(0.05)
-    time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130

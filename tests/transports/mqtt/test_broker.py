@@ -238,9 +238,10 @@ def test_a_broker_that_restarts_interrupts_and_nothing_else(mosquitto, kill):
 def test_duplicates_are_counted_once(mosquitto):
     """Every upload is delivered again, as QoS 1 may."""
 
-    async def echo(port: int):
+    async def echo(port: int, ready: asyncio.Event):
         async with aiomqtt.Client("127.0.0.1", port) as client:
             await client.subscribe(TOPICS.of("up", "+"), qos=1)
+            ready.set()
             seen = set()
             async for message in client.messages:
                 if (key := (str(message.topic), message.payload)) not in seen:
@@ -249,21 +250,26 @@ def test_duplicates_are_counted_once(mosquitto):
 
     async def scenario():
         federation = Federation(mosquitto.port, RoundPolicy(rounds=30, least=3, **QUICK))
-        echoing = asyncio.create_task(echo(mosquitto.port))
-        await asyncio.sleep(0.2)
+        refused = federation.stats.refused
+        ready = asyncio.Event()
+        echoing = asyncio.create_task(echo(mosquitto.port, ready))
+        await ready.wait()
         federation.serve()
+        rounds = itertools.count(1)
 
-        def slowly(weights, round):
-            time.sleep(0.1)  # in which the others' uploads come once more
+        async def last(weights, round):
+            """Keep the round open until both other uploads have come once more."""
+            expected = 2 * next(rounds)
+            while refused["duplicate"] < expected:
+                await asyncio.sleep(0.01)
             return trainer(2)(weights, round)
 
         for i in range(2):
             federation.join(i)
-        federation.join(2, slowly)
+        federation.join(2, last)
         await federation.end()
         echoing.cancel()
-        refused = federation.stats.refused
-        assert refused["duplicate"] >= 20
+        assert refused["duplicate"] >= 60
         assert not refused["garbage"] + refused["foreign"]
         assert federation.stats.counted == 90
 
@@ -279,11 +285,11 @@ def test_a_straggler_does_not_hold_up_its_round_and_loses_nothing(mosquitto):
         for i in range(2):
             federation.join(i)
 
-        def slowly(weights, round):
-            time.sleep(0.9)
+        async def too_late(weights, round):
+            await federation.until(round + 1)
             return trainer(2)(weights, round)
 
-        federation.join(2, slowly)
+        federation.join(2, too_late)
         await federation.end()
         assert federation.stats.refused["late"] >= 1
         assert federation.clients[2].residual.any()
