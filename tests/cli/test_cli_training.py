@@ -97,7 +97,7 @@ def test_compare_asks_where_the_report_goes_before_it_trains(fedtern, tmp_path):
     (tmp_path / "pages").mkdir()
     refused = fedtern("compare", "stc", *QUICK, "--html", "pages")
     assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
-    assert "pages is a directory: name the page, like pages/report.html" in refused.stderr
+    assert "pages is a directory; name a file, for example pages/report.html" in refused.stderr
     assert not (tmp_path / "runs").exists()
 
 

@@ -1,4 +1,7 @@
-"""A headless Chromium driven over a pipe: no driver, no port, nothing to install with it."""
+"""A headless Chromium, controlled through a pipe with the DevTools protocol.
+
+It needs no driver, no port and no Python package.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +25,28 @@ FLAGS = (
 
 
 class Chromium:
-    """One browser with one page; errors of the page gather in ``complaints``."""
+    """One browser with one page.
+
+    ``errors`` collects the errors and warnings of the page, ``requests`` the URLs it requests.
+    """
 
     def __init__(self, profile: Path) -> None:
         assert BROWSER is not None
-        theirs_in, self._in = os.pipe()
-        self._out, theirs_out = os.pipe()
-        line = shlex.join([BROWSER, *FLAGS, f"--user-data-dir={profile}"])
+        browser_in, self._in = os.pipe()
+        self._out, browser_out = os.pipe()
+        command = shlex.join([BROWSER, *FLAGS, f"--user-data-dir={profile}"])
         self._process = subprocess.Popen(
-            ["/bin/bash", "-c", f"exec {line} 3<&{theirs_in} 4>&{theirs_out}"],
-            pass_fds=(theirs_in, theirs_out),
+            ["/bin/bash", "-c", f"exec {command} 3<&{browser_in} 4>&{browser_out}"],
+            pass_fds=(browser_in, browser_out),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        os.close(theirs_in)
-        os.close(theirs_out)
-        self._buffer, self._number, self._session = b"", 0, ""
-        self.complaints: list[str] = []
+        os.close(browser_in)
+        os.close(browser_out)
+        self._buffer = b""
+        self._number = 0
+        self._session = ""
+        self.errors: list[str] = []
         self.requests: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
@@ -47,6 +55,7 @@ class Chromium:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """Call a DevTools method and return its result."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -57,35 +66,35 @@ class Chromium:
             if answer.get("id") == self._number:
                 assert "error" not in answer, answer["error"]
                 return answer["result"]
-            self._note(answer)
+            self._handle(answer)
 
     def _read(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
             data = os.read(self._out, 1 << 20)
-            assert data, "the browser has gone"
+            assert data, "the browser has ended"
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(line)
 
-    def _note(self, event: dict[str, Any]) -> None:
+    def _handle(self, event: dict[str, Any]) -> None:
         params = event.get("params", {})
         if event["method"] == "Runtime.exceptionThrown":
-            self.complaints.append(json.dumps(params["exceptionDetails"]))
+            self.errors.append(json.dumps(params["exceptionDetails"]))
         elif event["method"] == "Runtime.consoleAPICalled" and params["type"] in {
             "error",
             "warning",
         }:
-            self.complaints.append(json.dumps(params["args"]))
+            self.errors.append(json.dumps(params["args"]))
         elif event["method"] == "Log.entryAdded" and params["entry"]["level"] in {
             "error",
             "warning",
         }:
-            self.complaints.append(params["entry"]["text"])
+            self.errors.append(params["entry"]["text"])
         elif event["method"] == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
 
     def run(self, script: str) -> Any:
-        """The value of an expression inside the page; promises are waited for."""
+        """Evaluate an expression in the page and return its value; await promises."""
         answer = self.call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
@@ -93,7 +102,7 @@ class Chromium:
         return answer["result"].get("value")
 
     def open(self, path: Path, width: int, dark: bool = False) -> None:
-        """Show a report at a width, and wait until every plot is drawn."""
+        """Load a report at a window width and wait until every plot is drawn."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             **{"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600},
@@ -104,9 +113,10 @@ class Chromium:
         self.wait("document.documentElement?.hasAttribute('data-drawn')")
 
     def wait(self, condition: str, seconds: float = 30) -> None:
-        limit = time.monotonic() + seconds
+        """Wait until a JavaScript condition holds."""
+        deadline = time.monotonic() + seconds
         while not self.run(condition):
-            assert time.monotonic() < limit, f"still not {condition}: {self.complaints}"
+            assert time.monotonic() < deadline, f"still not {condition}: {self.errors}"
             time.sleep(0.05)
 
     def close(self) -> None:

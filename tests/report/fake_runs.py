@@ -1,4 +1,4 @@
-"""Runs as an engine writes them, without the training."""
+"""Run directories like those of an engine, written without training."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import numpy as np
 
 PARAMETERS = 7850
 METHODS: tuple[tuple[dict[str, Any], str, float, float, float], ...] = (
-    # method, its label, where its accuracy ends, bytes up and down in a round of one client
+    # method, label, final accuracy, bytes up and down per client and round
     (
         {"name": "stc", "p_up": 0.0025, "p_down": 0.0025, "local_steps": 1, "scope": "model"},
         "STC p=1/400",
         0.901,
-        *(49, 370),
+        49,
+        370,
     ),
     ({"name": "fedavg", "local_steps": 400}, "FedAvg n=400", 0.696, 31424, 31420),
     ({"name": "signsgd", "delta": 0.0002}, "signSGD δ=0.0002", 0.755, 1006, 9800),
@@ -55,11 +56,11 @@ def evaluations(method: dict[str, Any], seed: int, upto: int = 5000) -> list[dic
     *_, final, up, down = next(row for row in METHODS if row[0] == method)
     steps = method.get("local_steps", 1)
     rng = np.random.default_rng([seed, int(up)])
-    found = []
+    measured = []
     for iteration in range(max(100, steps), upto + 1, max(100, steps)):
         rounds = iteration // steps
         accuracy = final - (final - 0.1) * np.exp(-iteration / 600) + rng.normal(0.02 * seed, 0.01)
-        found.append(
+        measured.append(
             {
                 "iteration": iteration,
                 "round": rounds,
@@ -83,7 +84,7 @@ def evaluations(method: dict[str, Any], seed: int, upto: int = 5000) -> list[dic
                 },
             }
         )
-    return found
+    return measured
 
 
 def split(seed: int) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def write_run(
 
 
 def write_all(root: Path, seeds: int = 2) -> list[Path]:
-    """Four methods, each with so many seeds."""
+    """Write a run for each of four methods and each seed; return their directories."""
     return [
         write_run(
             root / f"{method['name']}-{seed}", config(method, seed), evaluations(method, seed)

@@ -1,3 +1,5 @@
+"""The report page as a file: content, escaping, errors."""
+
 from __future__ import annotations
 
 import csv
@@ -20,7 +22,7 @@ HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">'
 
 
 class Elements(HTMLParser):
-    """What a browser makes of a page: elements with attributes, text of the ones asked for."""
+    """The elements, attributes and texts of an HTML page, in document order."""
 
     def __init__(self, path) -> None:
         super().__init__()
@@ -35,6 +37,7 @@ class Elements(HTMLParser):
         self.texts.append((self.elements[-1][0] if self.elements else "", data))
 
     def data(self):
+        """Return the JSON data embedded in the page."""
         found = [i for i, (_, attrs) in enumerate(self.elements) if attrs.get("id") == "data"]
         assert len(found) == 1
         return json.loads(next(text for tag, text in self.texts if text.startswith('{"figures"')))
@@ -44,7 +47,7 @@ def rows(text):
     return list(csv.DictReader(text.splitlines()))
 
 
-def test_nothing_is_loaded_from_anywhere(page):
+def test_the_page_loads_no_external_resource(page):
     found = Elements(page)
     for tag, attrs in found.elements:
         for name in ("src", "href", "srcset", "action", "poster", "data"):
@@ -54,12 +57,12 @@ def test_nothing_is_loaded_from_anywhere(page):
     assert policy[0].startswith("default-src 'none'")
 
 
-def test_plotly_is_there_once(page):
+def test_the_page_embeds_plotly_once(page):
     assert sum(len(text) > 1_000_000 for _, text in Elements(page).texts) == 1
     assert page.stat().st_size < 6_000_000
 
 
-def test_every_run_has_a_row_and_its_details(page):
+def test_each_run_has_a_table_row_and_a_details_block(page):
     text = page.read_text()
     table = text.partition("<tbody>")[2].partition("</tbody>")[0]
     for _, label, *_ in METHODS:
@@ -68,13 +71,13 @@ def test_every_run_has_a_row_and_its_details(page):
     assert text.count("fedtern run logistic-mnist --method stc --seed 1") >= 1
 
 
-def test_the_summary_says_accuracy_traffic_and_ratio(page):
+def test_the_summary_gives_accuracy_traffic_and_compression_ratio(page):
     summary = page.read_text().partition('class="summary">')[2].partition("</p>")[0]
     assert "STC p=1/400 reached 9" in summary
     assert "246 kB up and 1.86 MB down: 638 and 84.4 times less" in summary
 
 
-def test_the_csv_is_the_metrics(page, runs):
+def test_the_evaluations_csv_equals_the_recorded_metrics(page, runs):
     found = rows(Elements(page).data()["csv"]["evaluations"])
     expected = [evaluation for path in runs for evaluation in load_run(path).evaluations]
     assert len(found) == len(expected)
@@ -86,7 +89,7 @@ def test_the_csv_is_the_metrics(page, runs):
         assert {k: float(row[f"seconds.{k}"]) for k in seconds} == seconds
 
 
-def test_the_csv_of_results_ends_where_the_metrics_end(page, runs):
+def test_the_results_csv_holds_the_last_evaluation_of_each_run(page, runs):
     found = rows(Elements(page).data()["csv"]["results"])
     for row, path in zip(found, runs, strict=True):
         run = load_run(path)
@@ -98,7 +101,7 @@ def test_the_csv_of_results_ends_where_the_metrics_end(page, runs):
         assert float(row["seconds"]) == pytest.approx(sum(run.last["seconds"].values()))
 
 
-def test_plotly_accepts_every_figure(page):
+def test_every_figure_is_a_valid_plotly_figure(page):
     figures = Elements(page).data()["figures"]
     assert list(figures) == [
         *("accuracy-iterations", "accuracy-up", "accuracy-down"),
@@ -108,14 +111,14 @@ def test_plotly_accepts_every_figure(page):
         graph_objects.Figure({"data": figure["data"], "layout": figure["layout"]})
 
 
-def test_one_split_of_several_runs_is_drawn_once(runs, tmp_path):
+def test_a_split_shared_by_several_runs_is_plotted_once(runs, tmp_path):
     data = Elements(write_report(runs, tmp_path / "all.html")).data()
-    assert len(data["figures"]["split"]["choices"]) == 2  # one a seed
+    assert len(data["figures"]["split"]["choices"]) == 2  # one for each seed
     data = Elements(write_report(runs[::2], tmp_path / "one.html")).data()
     assert data["figures"]["split"]["choices"] == []
 
 
-def test_no_string_of_a_run_becomes_markup(tmp_path):
+def test_strings_from_runs_are_escaped(tmp_path):
     hostile = config(STC, task=HOSTILE, digest=HOSTILE, command=HOSTILE, seed=HOSTILE)
     hostile |= {"method": {"name": HOSTILE, HOSTILE: HOSTILE}, HOSTILE: {HOSTILE: [HOSTILE]}}
     measured = [{**evaluation, HOSTILE: HOSTILE} for evaluation in evaluations(STC, 0)]
@@ -135,14 +138,14 @@ def test_no_string_of_a_run_becomes_markup(tmp_path):
 
 
 @pytest.mark.parametrize("torn", ["", '{"iteration": 1'])
-def test_a_run_without_evaluations_still_gives_a_page(tmp_path, torn):
+def test_a_run_without_evaluations_gives_a_page_without_result_plots(tmp_path, torn):
     path = write_run(tmp_path / "run", config(STC), [], torn)
     page = write_report([path], tmp_path / "deep" / "report.html")
     assert "STC p=1/400 has no evaluation yet" in page.read_text()
     assert list(Elements(page).data()["figures"]) == ["split"]
 
 
-def test_a_diverged_run_is_drawn_as_far_as_it_went(tmp_path):
+def test_a_diverged_run_is_plotted_without_its_nan_values(tmp_path):
     measured = evaluations(STC, 0)
     measured[-1] = {**measured[-1], "loss": float("nan"), "accuracy": float("nan")}
     page = write_report([write_run(tmp_path / "r", config(STC), measured)], tmp_path / "r.html")
@@ -151,7 +154,7 @@ def test_a_diverged_run_is_drawn_as_far_as_it_went(tmp_path):
     assert rows(data["csv"]["evaluations"])[-1]["loss"] == "nan"
 
 
-def test_a_run_with_next_to_nothing_in_it_still_gives_a_page(tmp_path):
+def test_a_run_with_a_minimal_configuration_gives_a_page(tmp_path):
     path = tmp_path / "run"
     path.mkdir()
     (path / "config.json").write_text('{"method": {"name": "stc"}}')
@@ -159,37 +162,37 @@ def test_a_run_with_next_to_nothing_in_it_still_gives_a_page(tmp_path):
     assert "STC" in write_report([path], tmp_path / "r.html").read_text()
 
 
-def test_a_page_that_cannot_be_written_leaves_nothing_behind(runs, tmp_path):
+def test_an_unwritable_target_is_an_error_and_leaves_no_files(runs, tmp_path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "file").touch()
-    for out, sentence in (
-        ("taken", r"taken is a directory: name the page, like .*taken/report.html"),
-        ("file/report.html", r"report.html cannot be written: .*file is no directory"),
+    for out, message in (
+        ("taken", r"taken is a directory; name a file, for example .*taken/report.html"),
+        ("file/report.html", r"Cannot write .*report.html: .*file is not a directory"),
     ):
-        with pytest.raises(FedternError, match=sentence):
+        with pytest.raises(FedternError, match=message):
             write_report(runs, tmp_path / out)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "taken"]
 
 
-def test_a_path_that_is_no_text_still_gives_a_page(tmp_path):
+def test_a_run_path_with_undecodable_bytes_gives_a_page(tmp_path):
     run = write_run(tmp_path / os.fsdecode(b"r\xff"), config(STC), evaluations(STC, 0))
     page = write_report([run], tmp_path / "page.html").read_text()
     assert r"r\udcff" in page
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["page.html"]
 
 
-def test_the_same_directory_twice_is_one_run(runs, tmp_path):
+def test_a_directory_given_twice_counts_as_one_run(runs, tmp_path):
     page = write_report([runs[0], str(runs[0])], tmp_path / "r.html")
     assert page.read_text().count("<summary>") == 1
 
 
-def test_the_same_runs_give_the_same_bytes(runs, page, tmp_path):
+def test_the_same_runs_give_identical_pages(runs, page, tmp_path):
     assert write_report(runs, tmp_path / "again.html").read_bytes() == page.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["again.html"]
 
 
 @pytest.mark.parametrize("missing", ["plotly", "jinja2"])
-def test_a_missing_library_is_an_error_that_says_how_to_install_it(
+def test_a_missing_library_is_an_error_with_the_install_command(
     runs, tmp_path, monkeypatch, missing
 ):
     for name in [name for name in sys.modules if name.partition(".")[0] == missing]:
@@ -200,14 +203,14 @@ def test_a_missing_library_is_an_error_that_says_how_to_install_it(
     assert not (tmp_path / "r.html").exists()
 
 
-def test_who_writes_a_page_has_a_draft_of_its_own(tmp_path, monkeypatch):
-    """Two comparisons in one directory have the same page."""
+def test_the_draft_of_a_page_is_named_after_its_process(tmp_path, monkeypatch):
+    # Two comparisons in one directory may write the same page at the same time.
     drafts = []
 
-    def seen(path, target):
+    def replace(path, target):
         drafts.append(path.name)
         return os.rename(path, target)
 
-    monkeypatch.setattr(Path, "replace", seen)
+    monkeypatch.setattr(Path, "replace", replace)
     write_report([write_run(tmp_path / "run", config(STC), evaluations(STC, 0))], tmp_path / "page")
     assert drafts == [f"page.{os.getpid()}.draft"]

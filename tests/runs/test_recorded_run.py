@@ -135,17 +135,17 @@ def test_every_setting_of_an_experiment_tells_groups_apart():
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
-        ({"split": "classes"}, "in each round, each holding 2 classes, for"),
-        ({}, "in each round, each holding 2 classes, for"),
-        ({"split": "iid"}, "in each round, data dealt out at random, for"),
+        ({"split": "classes"}, "10 per round, with 2 classes per client, for"),
+        ({}, "10 per round, with 2 classes per client, for"),
+        ({"split": "iid"}, "10 per round, with i.i.d. data, for"),
         (
             {"split": "dirichlet", "concentration": 0.5},
-            "data dealt out by a Dirichlet distribution of concentration 0.5, for",
+            "with data split by a Dirichlet distribution with concentration 0.5, for",
         ),
-        ({"split": "natural"}, "in each round, data dealt out by who made it, for"),
+        ({"split": "natural"}, "10 per round, with data split by its source, for"),
         (
             {"split": "classes", "public": 0.1},
-            "each holding 2 classes beside the 10 % of the data that all of them hold, for",
+            "with 2 classes per client and 10 % of the data shared by all clients, for",
         ),
     ],
 )

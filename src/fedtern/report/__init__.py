@@ -1,10 +1,10 @@
-"""One self-contained HTML page from one or many run directories.
+"""Write one self-contained HTML page about one or many runs.
 
 >>> from fedtern.report import write_report
 >>> write_report([], "report.html")
 Traceback (most recent call last):
 ...
-fedtern.core.errors.RunError: a report needs at least one run directory
+fedtern.core.errors.RunError: No run directories given; a report needs at least one
 """
 
 from fedtern.report.page import write_report

@@ -1,4 +1,4 @@
-"""The plots that are not lines: where the time went, and who holds which examples."""
+"""The plots without lines: time by phase, and examples per client and class."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fedtern.report.styles import PHASES, UNKNOWN_PHASES
 from fedtern.runs.recorded_run import ClassCounts, RecordedRun
 
 
-def time_spent(groups: Sequence[Group]) -> Figure:
-    """Seconds of each configuration, mean over its seeds, stacked by phase."""
+def time_by_phase(groups: Sequence[Group]) -> Figure:
+    """Plot the seconds of each configuration, mean over its seeds, stacked by phase."""
     shown = [group for group in groups if group.evaluated]
     wrapped = [textwrap.wrap(group.label, 22) or [group.label] for group in shown]
     names = ["<br>".join(escape(line, False) for line in label) for label in wrapped]
@@ -29,12 +29,13 @@ def time_spent(groups: Sequence[Group]) -> Figure:
         "height": 130 + len(shown) * max(46, 10 + 16 * lines),
     }
     bars = _bars(names, [_mean_phases(group) for group in shown])
-    note = "All clients and the server on one machine; the mean over seeds."
-    return Figure("time", "Where the time went", note, bars, layout, wide=True)
+    note = "All clients and the server run on one machine. Mean over seeds."
+    return Figure("time", "Time by phase", note, bars, layout, wide=True)
 
 
-def _bars(names: list[str], spent: Sequence[Mapping[str, float]]) -> list[Spec]:
-    unknown = dict.fromkeys(name for one in spent for name in one if name not in PHASES)
+def _bars(names: list[str], seconds: Sequence[Mapping[str, float]]) -> list[Spec]:
+    """Return one trace for each phase; ``seconds`` are those of each named bar by phase."""
+    unknown = dict.fromkeys(phase for spent in seconds for phase in spent if phase not in PHASES)
     colours = PHASES | dict(zip(unknown, cycle(UNKNOWN_PHASES), strict=False))
     return [
         {
@@ -42,47 +43,58 @@ def _bars(names: list[str], spent: Sequence[Mapping[str, float]]) -> list[Spec]:
             "orientation": "h",
             "name": escape(phase, False),
             "y": names,
-            "x": [round(one.get(phase, 0.0), 4) for one in spent],
-            "customdata": [one.get(phase, 0.0) / (sum(one.values()) or 1) for one in spent],
+            "x": [round(spent.get(phase, 0.0), 4) for spent in seconds],
+            "customdata": [spent.get(phase, 0.0) / (sum(spent.values()) or 1) for spent in seconds],
             "marker": {"color": colour},
             "hovertemplate": "%{x:,.2f} s, %{customdata:.1%}<extra>%{fullData.name}</extra>",
         }
         for phase, colour in colours.items()
-        if any(one.get(phase) for one in spent)
+        if any(spent.get(phase) for spent in seconds)
     ]
 
 
-def splits(runs: Sequence[RecordedRun]) -> Figure | None:
-    """Who holds what, each different split once; None where no run tells."""
-    holders: dict[ClassCounts, list[RecordedRun]] = {}
+def _mean_phases(group: Group) -> dict[str, float]:
+    seconds = [phases(run.last) for run in group.evaluated]
+    names = dict.fromkeys(name for spent in seconds for name in spent)
+    return {name: sum(spent.get(name, 0.0) for spent in seconds) / len(seconds) for name in names}
+
+
+def examples_by_client(runs: Sequence[RecordedRun]) -> Figure | None:
+    """Plot the number of examples per client and class, one heat map for each distinct split.
+
+    Returns:
+        The plot, or None if no run recorded its split.
+
+    """
+    runs_by_split: dict[ClassCounts, list[RecordedRun]] = {}
     for run in runs:
         if run.split is not None and run.split.counts:
-            holders.setdefault(run.split, []).append(run)
-    if not holders:
+            runs_by_split.setdefault(run.split, []).append(run)
+    if not runs_by_split:
         return None
-    maps = [[_heat_map(split)] for split in holders]
-    names = numbered([_holders(members) for members in holders.values()])
+    maps = [[_heat_map(split)] for split in runs_by_split]
+    names = numbered([_split_name(members) for members in runs_by_split.values()])
     choices = dict(zip(names, maps, strict=True))
-    note = "Each column is a client, each row a class; the stronger the colour, the more examples."
+    note = "Each column is a client, each row a class; a stronger colour means more examples."
     if len(runs) > 1 and len(maps) == 1:
-        told = sum(map(len, holders.values()))
-        note += f" The same in {f'all {told}' if told == len(runs) else told} runs."
+        count = sum(map(len, runs_by_split.values()))
+        note += f" The same in {f'all {count}' if count == len(runs) else count} runs."
     return Figure(
         "split",
-        "Who holds which examples",
+        "Examples per client and class",
         note,
         maps[0],
-        _map_layout(max(len(split.classes) for split in holders)),
+        _map_layout(max(len(split.classes) for split in runs_by_split)),
         wide=True,
         choices=choices if len(maps) > 1 else {},
     )
 
 
 def _map_layout(classes: int) -> Spec:
-    names = {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False}
+    category = {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False}
     return {
         "xaxis": {"title": {"text": "client"}, "showgrid": False},
-        "yaxis": {"title": {"text": "class"}, **names},
+        "yaxis": {"title": {"text": "class"}, **category},
         "height": 130 + min(24 * classes, 600),
     }
 
@@ -104,25 +116,23 @@ def _heat_map(split: ClassCounts) -> Spec:
     }
 
 
-def _holders(runs: Sequence[RecordedRun]) -> str:
-    """Which runs share a split: by seed, since that is what a split is drawn from."""
+def _split_name(runs: Sequence[RecordedRun]) -> str:
+    """Name a split by its runs: their seeds, their environments and their number."""
     seeds = list(dict.fromkeys(format_value(run.config.get("seed")) for run in runs))
-    settings = dict.fromkeys(_drawn_from(run) for run in runs)
-    named = f"seed{'s' if len(seeds) > 1 else ''} {join_words(seeds)}"
+    environments = dict.fromkeys(_environment(run) for run in runs)
+    seed_names = f"seed{'s' if len(seeds) > 1 else ''} {join_words(seeds)}"
     count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
-    return " · ".join([named, *(s for s in settings if s), count])
+    return " · ".join([seed_names, *filter(None, environments), count])
 
 
-def _drawn_from(run: RecordedRun) -> str:
+def _environment(run: RecordedRun) -> str:
     environment = run.config.get("environment")
     if not isinstance(environment, dict):
         return ""
-    told = {"clients": "clients", "classes_per_client": "classes each"}
-    words = [f"{format_value(environment[k])} {told[k]}" for k in told if k in environment]
-    return ", ".join(words).replace(" 1 classes", " 1 class")
-
-
-def _mean_phases(group: Group) -> dict[str, float]:
-    spent = [phases(run.last) for run in group.evaluated]
-    names = dict.fromkeys(name for one in spent for name in one)
-    return {name: sum(one.get(name, 0.0) for one in spent) / len(spent) for name in names}
+    units = {"clients": "clients", "classes_per_client": "classes each"}
+    parts = [
+        f"{format_value(environment[key])} {unit}"
+        for key, unit in units.items()
+        if key in environment
+    ]
+    return ", ".join(parts).replace(" 1 classes", " 1 class")

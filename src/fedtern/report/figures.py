@@ -1,6 +1,7 @@
-"""The plots, as plotly.js takes them: plain values without colours of text or background.
+"""The line plots, as plotly.js specifications.
 
-The page adds those, because it alone knows whether it is read in the light or in the dark.
+Specifications hold no colours for text and background: the page adds those, because it knows
+whether the reader uses a light or a dark theme.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ Spec = dict[str, Any]
 
 _ITERATIONS = {"title": {"text": "iterations"}, "rangemode": "tozero", "tickformat": ",~s"}
 _ACCURACY = {"title": {"text": "accuracy"}, "tickformat": ".0%"}
-_DIRECTIONS = {"up": "sent up", "down": "sent down"}
+_TRANSFERRED = {"up": "uploaded", "down": "downloaded"}
+_TRAFFIC_TITLES = {"up": "Upload traffic", "down": "Download traffic"}
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One plot and the words around it; ``choices`` are other states of it, by name."""
+    """One plot with its title and a note.
+
+    ``choices`` are alternative data for the same plot by name; the page shows a selector for them.
+    """
 
     name: str
     title: str
@@ -36,7 +41,7 @@ class Figure:
 
 
 def accuracy_by_iteration(groups: Sequence[Group]) -> Figure:
-    """How accurate the model is after so much training."""
+    """Plot the accuracy of each configuration against training iterations."""
     return Figure(
         "accuracy-iterations",
         "Accuracy against iterations",
@@ -48,8 +53,14 @@ def accuracy_by_iteration(groups: Sequence[Group]) -> Figure:
 
 
 def accuracy_by_bytes(groups: Sequence[Group], direction: str) -> Figure:
-    """How accurate the model is after so much traffic of one client."""
-    shown = _lines(
+    """Plot the accuracy of each configuration against the traffic of one client.
+
+    Args:
+        groups: the configurations.
+        direction: "up" for uploads or "down" for downloads.
+
+    """
+    lines = _lines(
         groups,
         f"{direction}_bytes_mean",
         "accuracy",
@@ -57,27 +68,34 @@ def accuracy_by_bytes(groups: Sequence[Group], direction: str) -> Figure:
     )
     return Figure(
         f"accuracy-{direction}",
-        f"Accuracy against bytes {_DIRECTIONS[direction]}",
-        "The mean over each round's clients, summed. Logarithmic: each step to the right is ten"
-        " times the traffic.",
-        shown,
-        {"xaxis": _bytes(f"bytes {_DIRECTIONS[direction]}"), "yaxis": _ACCURACY},
+        f"Accuracy against bytes {_TRANSFERRED[direction]}",
+        "Mean over the clients of each round, summed over rounds. Logarithmic scale: each step to"
+        " the right is ten times the traffic.",
+        lines,
+        {"xaxis": _bytes_axis(f"bytes {_TRANSFERRED[direction]}"), "yaxis": _ACCURACY},
     )
 
 
 def traffic(groups: Sequence[Group], direction: str) -> Figure:
-    """How much one client has sent or received after so much training."""
-    key, label = f"{direction}_bytes_mean", "%{y:.3s}B after %{x:,} iterations"
+    """Plot the traffic of one client against training iterations.
+
+    Args:
+        groups: the configurations.
+        direction: "up" for uploads or "down" for downloads.
+
+    """
+    key = f"{direction}_bytes_mean"
+    hover = "%{y:.3s}B after %{x:,} iterations"
     return Figure(
         f"traffic-{direction}",
-        f"Traffic {direction}",
-        f"The mean of what each round's clients {_DIRECTIONS[direction]}, summed; real bytes.",
-        [*_dense(groups), *_lines(groups, "iteration", key, label)],
-        {"xaxis": _ITERATIONS, "yaxis": _bytes(f"bytes {_DIRECTIONS[direction]}")},
+        _TRAFFIC_TITLES[direction],
+        "Mean over the clients of each round, summed over rounds; sizes of encoded messages.",
+        [*_uncompressed(groups), *_lines(groups, "iteration", key, hover)],
+        {"xaxis": _ITERATIONS, "yaxis": _bytes_axis(f"bytes {_TRANSFERRED[direction]}")},
     )
 
 
-def _bytes(title: str) -> Spec:
+def _bytes_axis(title: str) -> Spec:
     return {
         "title": {"text": title},
         "type": "log",
@@ -91,42 +109,48 @@ def _bytes(title: str) -> Spec:
 def _seeds_note(groups: Sequence[Group]) -> str:
     if all(len(group.evaluated) < 2 for group in groups):
         return "Each line is one run."
-    return "Lines are means over seeds, bands reach from the worst seed to the best."
+    return "Lines are means over seeds; bands extend from the worst seed to the best."
 
 
 def _lines(groups: Sequence[Group], x: str, y: str, hover: str) -> list[Spec]:
-    # Bands first: what is drawn later lies on top.
-    bands, lines = [], []
+    # plotly draws in order: bands come first, so that lines are on top of them.
+    bands = []
+    lines = []
     for rank, group in enumerate(groups):
         mean = curve(group.evaluated, x, y)
         if len(group.evaluated) > 1 and mean.x:
             bands.append(_band(mean, group, rank))
-        lines += [_seed_line(run, group, rank, x, y) for run in _ahead(group, mean, x, y)]
+        lines += [_seed_line(run, group, rank, x, y) for run in _longer_runs(group, mean, x, y)]
         lines.append(_mean_line(mean, group, rank, hover))
     return bands + lines
 
 
 def _mean_line(mean: Curve, group: Group, rank: int, hover: str) -> Spec:
-    look = style(rank)
+    line_style = style(rank)
     return {
-        **_of(group),
+        **_trace(group),
         "mode": "lines+markers",
-        "x": _short(mean.x),
-        "y": _short(mean.mean),
-        "customdata": _short(mean.iterations),
-        "line": {"color": look.colour, "dash": look.dash, "width": 2.25},
-        # Shapes as well as colours, and few of them, so that lines can be told apart in grey.
-        "marker": {"symbol": look.symbol, "size": 8, "maxdisplayed": 9, "color": look.colour},
+        "x": _rounded(mean.x),
+        "y": _rounded(mean.mean),
+        "customdata": _rounded(mean.iterations),
+        "line": {"color": line_style.colour, "dash": line_style.dash, "width": 2.25},
+        # A few markers make lines distinguishable without colours.
+        "marker": {
+            "symbol": line_style.symbol,
+            "size": 8,
+            "maxdisplayed": 9,
+            "color": line_style.colour,
+        },
         "hovertemplate": f"{hover}<extra>%{{fullData.name}}</extra>",
     }
 
 
 def _band(mean: Curve, group: Group, rank: int) -> Spec:
     return {
-        **_of(group),
+        **_trace(group),
         "mode": "lines",
-        "x": _short((*mean.x, *reversed(mean.x))),
-        "y": _short((*mean.high, *reversed(mean.low))),
+        "x": _rounded((*mean.x, *reversed(mean.x))),
+        "y": _rounded((*mean.high, *reversed(mean.low))),
         "fill": "toself",
         "fillcolor": style(rank).fill,
         "line": {"width": 0},
@@ -136,12 +160,12 @@ def _band(mean: Curve, group: Group, rank: int) -> Spec:
 
 
 def _seed_line(run: RecordedRun, group: Group, rank: int, x: str, y: str) -> Spec:
-    own = curve([run], x, y)
+    points = curve([run], x, y)
     return {
-        **_of(group),
+        **_trace(group),
         "mode": "lines",
-        "x": _short(own.x),
-        "y": _short(own.mean),
+        "x": _rounded(points.x),
+        "y": _rounded(points.mean),
         "line": {"color": style(rank).colour, "width": 1},
         "opacity": 0.6,
         "hoverinfo": "skip",
@@ -149,40 +173,40 @@ def _seed_line(run: RecordedRun, group: Group, rank: int, x: str, y: str) -> Spe
     }
 
 
-def _ahead(group: Group, mean: Curve, x: str, y: str) -> list[RecordedRun]:
-    """Runs with points that the mean cannot have, because another seed is not there yet."""
+def _longer_runs(group: Group, mean: Curve, x: str, y: str) -> list[RecordedRun]:
+    """Return the runs with more points than the mean, which ends with the shortest run."""
     return [run for run in group.evaluated if len(curve([run], x, y).x) > len(mean.x)]
 
 
-def _of(group: Group) -> Spec:
-    # plotly.js reads some HTML in names; a name is never meant as such.
+def _trace(group: Group) -> Spec:
+    # plotly.js interprets some HTML in names.
     return {"type": "scatter", "name": escape(group.label, False), "legendgroup": group.label}
 
 
-def _dense(groups: Sequence[Group]) -> list[Spec]:
-    """What no compression at all would have cost, once for each size of model."""
+def _uncompressed(groups: Sequence[Group]) -> list[Spec]:
+    """Return the traffic of uncompressed training, one line for each model size."""
     longest: dict[str, Curve] = {}
     for run in (run for group in groups for run in group.evaluated):
-        found = curve([run], "iteration", "dense_bytes")
+        points = curve([run], "iteration", "dense_bytes")
         model = format_value(run.config.get("parameters"))
-        if found.x and (model not in longest or found.x[-1] > longest[model].x[-1]):
-            longest[model] = found
+        if points.x and (model not in longest or points.x[-1] > longest[model].x[-1]):
+            longest[model] = points
     several = len(longest) > 1
     return [
         {
             "type": "scatter",
             "mode": "lines",
-            "name": "everything, uncompressed" + (f" ({escape(model, False)})" if several else ""),
+            "name": "uncompressed" + (f" ({escape(model, False)} parameters)" if several else ""),
             "legendgroup": f"dense {model}",
-            "x": _short(found.x),
-            "y": _short(found.mean),
+            "x": _rounded(points.x),
+            "y": _rounded(points.mean),
             "line": {"color": "#888888", "dash": "dot", "width": 1.5},
             "hovertemplate": "%{y:.3s}B after %{x:,} iterations<extra>%{fullData.name}</extra>",
         }
-        for model, found in longest.items()
+        for model, points in longest.items()
     ]
 
 
-def _short(values: Sequence[float]) -> list[float]:
-    """Six digits are more than a screen can show."""
+def _rounded(values: Sequence[float]) -> list[float]:
+    """Round to six significant digits, more than a screen can show, to keep the page small."""
     return [float(f"{value:.6g}") for value in values]

@@ -1,4 +1,4 @@
-"""Runs that differ in nothing but their seed belong together: one name, one colour, one band."""
+"""Groups of runs that differ only in their seed: one label, one colour, one mean line."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any
 from fedtern.report.formatting import format_value, method_label
 from fedtern.runs.recorded_run import EXPERIMENT_KEYS, RecordedRun, finite_number
 
-# Another engine may have a network of its own, with other traffic and other cohorts; and a model's
-# size may be all that tells two of Flower's apps apart.
-_TELLING = (*EXPERIMENT_KEYS, "engine", "parameters")
+# Settings that separate groups. Engines may differ in traffic and cohorts; the model size may be
+# the only difference between two Flower apps.
+_SETTINGS = (*EXPERIMENT_KEYS, "engine", "parameters")
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The seeds of one configuration, under a label that no other configuration has."""
+    """The runs of one configuration, with a label that is unique among the groups."""
 
     label: str
     runs: tuple[RecordedRun, ...]
 
     @property
     def evaluated(self) -> tuple[RecordedRun, ...]:
-        """The runs that have something to show."""
+        """The runs with at least one evaluation."""
         return tuple(run for run in self.runs if run.evaluations)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The mean of several seeds over the iterations that all of them have reached."""
+    """Mean and range over several runs, at the iterations that all of them have evaluated."""
 
     iterations: tuple[float, ...]
     x: tuple[float, ...]
@@ -41,92 +41,112 @@ class Curve:
 
 
 def group_runs(runs: Sequence[RecordedRun]) -> tuple[Group, ...]:
-    """Gather the seeds of each configuration, in the order in which they first appear."""
-    found: dict[str, list[RecordedRun]] = {}
+    """Group runs by configuration, in the order in which configurations first appear."""
+    runs_by_key: dict[str, list[RecordedRun]] = {}
     for run in runs:
-        found.setdefault(json.dumps(_experiment(run), sort_keys=True, default=str), []).append(run)
-    gathered = list(found.values())
-    labels = _labels([members[0] for members in gathered])
+        key = json.dumps(_configuration(run), sort_keys=True, default=str)
+        runs_by_key.setdefault(key, []).append(run)
+    grouped = list(runs_by_key.values())
+    labels = _labels([members[0] for members in grouped])
     return tuple(
-        Group(label, tuple(members)) for label, members in zip(labels, gathered, strict=True)
+        Group(label, tuple(members)) for label, members in zip(labels, grouped, strict=True)
     )
 
 
 def curve(runs: Sequence[RecordedRun], x: str, y: str) -> Curve:
-    """``y`` against ``x`` at the iterations where every one of the runs has both."""
+    """Average runs at the iterations where every run has both values.
+
+    Args:
+        runs: the runs, usually the seeds of one configuration.
+        x: name of the measurement for the horizontal axis, such as "iteration".
+        y: name of the measurement for the vertical axis, such as "accuracy".
+
+    Returns:
+        The means of ``x`` and ``y``, and the range of ``y``.
+
+    """
     tables = [_points(run, x, y) for run in runs]
     shared = sorted(set.intersection(*(set(table) for table in tables))) if tables else []
-    xs = [[table[i][0] for table in tables] for i in shared]
-    ys = [[table[i][1] for table in tables] for i in shared]
+    xs = [[table[iteration][0] for table in tables] for iteration in shared]
+    ys = [[table[iteration][1] for table in tables] for iteration in shared]
     return Curve(
-        tuple(shared),
-        tuple(sum(values) / len(values) for values in xs),
-        tuple(sum(values) / len(values) for values in ys),
-        tuple(map(min, ys)),
-        tuple(map(max, ys)),
+        iterations=tuple(shared),
+        x=tuple(sum(values) / len(values) for values in xs),
+        mean=tuple(sum(values) / len(values) for values in ys),
+        low=tuple(map(min, ys)),
+        high=tuple(map(max, ys)),
     )
 
 
 def _points(run: RecordedRun, x: str, y: str) -> dict[float, tuple[float, float]]:
-    found = {}
+    """Return (x, y) by iteration, for the evaluations that have both."""
+    points = {}
     for evaluation in run.evaluations:
-        at, *point = (_drawable(evaluation, key) for key in ("iteration", x, y))
-        if at is not None and point[0] is not None and point[1] is not None:
-            found[at] = (point[0], point[1])
-    return found
+        iteration = _coordinate(evaluation, "iteration")
+        x_value = _coordinate(evaluation, x)
+        y_value = _coordinate(evaluation, y)
+        if iteration is not None and x_value is not None and y_value is not None:
+            points[iteration] = (x_value, y_value)
+    return points
 
 
-def _drawable(evaluation: Mapping[str, Any], key: str) -> float | None:
+def _coordinate(evaluation: Mapping[str, Any], key: str) -> float | None:
     value = finite_number(evaluation, key)
-    # Bytes have logarithmic axes, and before the first round nothing has been sent.
+    # Bytes have logarithmic axes, and before the first round they are zero.
     return None if value == 0 and "bytes" in key else value
 
 
-def _experiment(run: RecordedRun) -> dict[str, Any]:
-    return {key: value for key, value in run.config.items() if key in _TELLING}
+def _configuration(run: RecordedRun) -> dict[str, Any]:
+    return {key: value for key, value in run.config.items() if key in _SETTINGS}
 
 
 def _labels(runs: Sequence[RecordedRun]) -> list[str]:
-    """The methods' names, and where two are alike also what tells their runs apart."""
+    """Label each run by its method, plus the settings that differ between runs of that method."""
     names = [method_label(run.method) for run in runs]
-    settings = [_settings(run) for run in runs]
+    all_settings = [_settings(run) for run in runs]
     labels = []
-    for name, mine in zip(names, settings, strict=True):
-        rivals = [other for rival, other in zip(names, settings, strict=True) if rival == name]
-        differing = [key for key in mine if any(other.get(key) != mine[key] for other in rivals)]
-        labels.append(" · ".join([name, *(_told(key, mine[key]) for key in differing)]))
+    for name, settings in zip(names, all_settings, strict=True):
+        others = [
+            other
+            for other_name, other in zip(names, all_settings, strict=True)
+            if other_name == name
+        ]
+        differing = [
+            key for key in settings if any(other.get(key) != settings[key] for other in others)
+        ]
+        labels.append(" · ".join([name, *(_setting(key, settings[key]) for key in differing)]))
     return numbered(labels)
 
 
 def _settings(run: RecordedRun) -> dict[str, Any]:
-    """The configuration but for the method, one level deep, in the order it was written."""
-    found: dict[str, Any] = {}
-    for key, value in _experiment(run).items():
-        if key == "method":
-            continue
-        found.update(value if isinstance(value, Mapping) else {key: value})
-    # A task fixes its model: its size would only say the same thing twice.
-    found.pop("parameters", None)
-    return found
+    """Return the configuration without the method, with nested settings at the top level."""
+    settings: dict[str, Any] = {}
+    for key, value in _configuration(run).items():
+        if key != "method":
+            settings.update(value if isinstance(value, Mapping) else {key: value})
+    # The task determines the model, so its size adds nothing to the task's name.
+    settings.pop("parameters", None)
+    return settings
 
 
-def _told(key: str, value: Any) -> str:
+def _setting(key: str, value: Any) -> str:
     if key == "classes_per_client":
         return f"{format_value(value)} class{'' if value == 1 else 'es'} each"
-    return (
-        format_value(value) if key == "task" else f"{key.replace('_', ' ')} {format_value(value)}"
-    )
+    if key == "task":
+        return format_value(value)
+    return f"{key.replace('_', ' ')} {format_value(value)}"
 
 
 def numbered(labels: Sequence[str]) -> list[str]:
-    """No two alike, whatever was configured: plots and their legends go by the label.
+    """Make labels unique by numbering duplicates; legends identify lines by their label.
 
     >>> numbered(["a", "b", "a"])
     ['a (1)', 'b', 'a (2)']
     """
-    often, seen = Counter(labels), Counter[str]()
-    found = []
+    totals = Counter(labels)
+    seen = Counter[str]()
+    unique = []
     for label in labels:
         seen[label] += 1
-        found.append(f"{label} ({seen[label]})" if often[label] > 1 else label)
-    return found
+        unique.append(f"{label} ({seen[label]})" if totals[label] > 1 else label)
+    return unique

@@ -11,7 +11,7 @@
              automargin: true, ...own, title: { standoff: 10, ...own.title } };
   }
 
-  // Python knows what is drawn; only the page knows on what paper and how wide.
+  // Python provides the content; the page adds colours and sizes, which depend on the theme and the width.
   function layout(own, div, traces) {
     const ink = colour("--ink"), card = colour("--card");
     const names = traces.filter((t) => t.name && t.showlegend !== false).map((t) => t.name);
@@ -20,7 +20,7 @@
     const height = (own.height || (own.hovermode ? 350 : 300)) + 28 * rows;
     return {
       hovermode: "closest", ...own, height, autosize: true, uirevision: "keep",
-      dragmode: coarse ? false : "zoom",  // a finger that scrolls the page must not zoom a plot
+      dragmode: coarse ? false : "zoom",  // on a touch screen, dragging must scroll the page
       showlegend: names.length > 0,
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: ink },
       paper_bgcolor: card, plot_bgcolor: card,
@@ -34,7 +34,7 @@
     };
   }
 
-  const hidden = new Set();  // legend groups, in every plot alike
+  const hidden = new Set();  // legend groups hidden in every plot
 
   function heatMap(trace, narrow) {
     const bar = narrow ? { orientation: "h", y: 0, yref: "container", yanchor: "bottom", len: 0.9 } : {};
@@ -78,7 +78,7 @@
              modeBarButtons: [[png, svg], ["zoom2d", "pan2d", "resetScale2d"]] };
   }
 
-  const shown = {};  // the state of each plot that has several
+  const shown = {};  // index of the selected choice, by plot
 
   async function draw(name) {
     const figure = data.figures[name], div = document.getElementById(name);
@@ -118,7 +118,7 @@
       try {
         await navigator.clipboard.writeText(line.textContent);
         button.textContent = "Copied";
-      } catch {  // no clipboard for pages that came over plain HTTP: leave it one key away
+      } catch {  // browsers refuse the clipboard to pages loaded over plain HTTP
         getSelection().selectAllChildren(line);
         button.textContent = "Selected";
       }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedtern.core.errors import RunError
 from fedtern.core.extras import require
-from fedtern.report.bar_plots import splits, time_spent
+from fedtern.report.bar_plots import examples_by_client, time_by_phase
 from fedtern.report.figures import Figure, accuracy_by_bytes, accuracy_by_iteration, traffic
 from fedtern.report.groups import Group, group_runs
 from fedtern.report.results import evaluations_csv, results_csv
@@ -45,7 +45,7 @@ def write_report(runs: Sequence[str | PathLike[str]], out: str | PathLike[str]) 
     # The same directory twice would count as two seeds.
     paths = list(dict.fromkeys(Path(run).resolve() for run in runs))
     if not paths:
-        raise RunError("a report needs at least one run directory")
+        raise RunError("No run directories given; a report needs at least one")
     out = Path(out)
     check_target(out)
     page = render([load_run(path) for path in paths])
@@ -65,11 +65,12 @@ def check_target(out: Path) -> None:
 
     """
     if out.is_dir():
-        raise RunError(f"{out} is a directory: name the page, like {out / 'report.html'}")
-    there = next(parent for parent in out.absolute().parents if parent.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        why = "may not be written to" if there.is_dir() else "is no directory"
-        raise RunError(f"{out} cannot be written: {there} {why}")
+        raise RunError(f"{out} is a directory; name a file, for example {out / 'report.html'}")
+    parent = next(parent for parent in out.absolute().parents if parent.exists())
+    if not parent.is_dir():
+        raise RunError(f"Cannot write {out}: {parent} is not a directory")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise RunError(f"Cannot write {out}: no permission to write to {parent}")
 
 
 def render(runs: Sequence[RecordedRun]) -> str:
@@ -130,10 +131,10 @@ def _sections(groups: Sequence[Group], runs: Sequence[RecordedRun]) -> dict[str,
             accuracy_by_bytes(groups, "down"),
         ]
         sections["Traffic"] = [traffic(groups, "up"), traffic(groups, "down")]
-        sections["Time"] = [time_spent(groups)]
-    split = splits(runs)
-    if split is not None:
-        sections["Data"] = [split]
+        sections["Time"] = [time_by_phase(groups)]
+    examples = examples_by_client(runs)
+    if examples is not None:
+        sections["Data"] = [examples]
     return sections
 
 

@@ -1,4 +1,4 @@
-"""What a run came to: the numbers of one row of the table, and the tables to download."""
+"""The results of runs as numbers, and the tables to download."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from fedtern.runs.recorded_run import RecordedRun, finite_number
 
 @dataclass(frozen=True)
 class Result:
-    """One run in numbers; None where nothing has been measured.
+    """The measurements of one run at its latest evaluation; None where nothing was measured.
 
-    Bytes are the mean over each round's clients, summed, except ``total_*`` and ``wire_*``: all
-    clients'. On the wire is also what an engine with a network of its own sends around messages.
+    Bytes are means over the clients of each round, summed over rounds. Exceptions: ``total_*`` and
+    ``wire_*`` are sums over all clients. ``wire_*`` includes the network's overhead, if the engine
+    measured it.
     """
 
     run: str
@@ -31,11 +32,11 @@ class Result:
     final_loss: float | None
     up_bytes: float | None
     up_bytes_paper: float | None
-    up_ratio: float | None  # how many times less than uncompressed at every iteration
+    up_ratio: float | None  # dense_bytes / up_bytes
     down_bytes: float | None
     down_bytes_paper: float | None
-    down_ratio: float | None
-    dense_bytes: float | None  # one way
+    down_ratio: float | None  # dense_bytes / down_bytes
+    dense_bytes: float | None  # uncompressed updates at every iteration, in one direction
     total_up_bytes: float | None
     total_down_bytes: float | None
     wire_up_bytes: float | None
@@ -44,12 +45,12 @@ class Result:
 
 
 def result(run: RecordedRun, label: str) -> Result:
-    """The latest evaluation of a run, with the best accuracy of all of them."""
+    """Return the result of a run, under the label of its group."""
     last = run.last
     accuracies = [finite_number(evaluation, "accuracy") for evaluation in run.evaluations]
-    up, down, dense = (
-        finite_number(last, key) for key in ("up_bytes_mean", "down_bytes_mean", "dense_bytes")
-    )
+    up = finite_number(last, "up_bytes_mean")
+    down = finite_number(last, "down_bytes_mean")
+    dense = finite_number(last, "dense_bytes")
     return Result(
         run=run.digest,
         task=str(run.config.get("task", "")),
@@ -76,39 +77,44 @@ def result(run: RecordedRun, label: str) -> Result:
 
 
 def results(groups: Sequence[Group]) -> list[Result]:
-    """One for each run, seeds of one configuration next to each other."""
+    """Return the result of each run, group by group."""
     return [result(run, group.label) for group in groups for run in group.runs]
 
 
 def phases(evaluation: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds spent so far, by phase."""
+    """Return the seconds spent in each phase up to an evaluation."""
     seconds = evaluation.get("seconds")
     if not isinstance(seconds, Mapping):
         return {}
-    found = {str(phase): finite_number(seconds, phase) for phase in seconds}
-    return {phase: value for phase, value in found.items() if value is not None}
+    measured = {str(phase): finite_number(seconds, phase) for phase in seconds}
+    return {phase: value for phase, value in measured.items() if value is not None}
 
 
 def results_csv(groups: Sequence[Group]) -> str:
-    """The table of results, every number in full."""
+    """Return the table of results as CSV, with all digits."""
     names = [field.name for field in fields(Result)]
     return _csv([names, *([getattr(row, name) for name in names] for row in results(groups))])
 
 
 def evaluations_csv(groups: Sequence[Group]) -> str:
-    """Every evaluation of every run as it was written, nested values under dotted names."""
+    """Return every evaluation of every run as CSV; nested values have dotted names."""
     rows = [
-        {"run": run.digest, "method": group.label, "seed": run.config.get("seed"), **flat}
+        {
+            "run": run.digest,
+            "method": group.label,
+            "seed": run.config.get("seed"),
+            **dict(flatten(evaluation)),
+        }
         for group in groups
         for run in group.runs
-        for flat in (dict(flatten(evaluation)) for evaluation in run.evaluations)
+        for evaluation in run.evaluations
     ]
     names = list(dict.fromkeys(["run", "method", "seed", *(name for row in rows for name in row)]))
     return _csv([names, *([row.get(name) for name in names] for row in rows)])
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested values under dotted names.
+    """Yield nested values under dotted names.
 
     >>> dict(flatten({"a": 1, "b": {"c": 2}}))
     {'a': 1, 'b.c': 2}

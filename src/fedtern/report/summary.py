@@ -1,4 +1,4 @@
-"""What happened, in words."""
+"""The title and the summary of a report, in sentences."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from fedtern.report.formatting import (
     join_words,
 )
 from fedtern.report.groups import Group
-from fedtern.report.results import Result, result
+from fedtern.report.results import result
 
-_MOST = 5  # more sentences than this nobody reads
+_MOST_SENTENCES = 5
 _SPLITS = {
-    "iid": "data dealt out at random",
-    "dirichlet": "data dealt out by a Dirichlet distribution",
-    "natural": "data dealt out by who made it",
+    "iid": "with i.i.d. data",
+    "dirichlet": "with data split by a Dirichlet distribution",
+    "natural": "with data split by its source",
 }
 
 
 def title(groups: Sequence[Group]) -> str:
-    """What was trained."""
+    """Return the names of the tasks."""
     tasks = _distinct(groups, "task")
     return join_words([format_value(task) for task in tasks]) if tasks else "federated learning"
 
 
 def summary(groups: Sequence[Group]) -> str:
-    """One paragraph: the setting, then each method's accuracy and traffic, the best first."""
+    """Return one paragraph: the setting, then each method's accuracy and traffic, best first."""
     ranked = sorted(groups, key=lambda group: -(_mean(group, "final_accuracy") or -1.0))
-    sentences = [_setting(groups), *(_outcome(group) for group in ranked[:_MOST])]
-    if more := len(ranked[_MOST:]):
+    sentences = [_setting(groups), *(_outcome(group) for group in ranked[:_MOST_SENTENCES])]
+    if more := len(ranked[_MOST_SENTENCES:]):
         others = f"{more} are" if more > 1 else "one is"
         sentences.append(f"The other {others} in the table.")
     return " ".join(sentences)
@@ -42,18 +42,17 @@ def summary(groups: Sequence[Group]) -> str:
 def _setting(groups: Sequence[Group]) -> str:
     count = len(groups)
     runs = sum(len(group.runs) for group in groups)
-    what = f"{count} configuration{'s' if count > 1 else ''}"
+    configurations = f"{count} configuration{'s' if count > 1 else ''}"
     if runs > count:
-        what += f" in {runs} runs"
+        configurations += f" in {runs} runs"
     sizes = _distinct(groups, "parameters")
     model = f" ({sizes[0]:,} parameters)" if len(sizes) == 1 and isinstance(sizes[0], int) else ""
-    where = _environment(_distinct(groups, "environment"))
+    environment = _environment(_distinct(groups, "environment"))
     iterations = _iterations(groups)
-    measured = any(group.evaluated for group in groups)
-    whose = (
-        " Traffic is the mean over each round's clients, summed over rounds." if measured else ""
-    )
-    return f"{what} of {title(groups)}{model}{where}{iterations}.{whose}"
+    sentence = f"{configurations} of {title(groups)}{model}{environment}{iterations}."
+    if any(group.evaluated for group in groups):
+        sentence += " Traffic is the mean over the clients of each round, summed over rounds."
+    return sentence
 
 
 def _iterations(groups: Sequence[Group]) -> str:
@@ -64,75 +63,78 @@ def _iterations(groups: Sequence[Group]) -> str:
 
 
 def _environment(environments: list[Any]) -> str:
-    if len(environments) != 1 or not isinstance(environments[0], dict):
-        return " in several environments" if len(environments) > 1 else ""
-    found = environments[0]
-    clients, share = found.get("clients"), found.get("participation")
-    words = ""
-    if isinstance(clients, int):
-        words = f" on {clients:,} clients"
-        if isinstance(share, (int, float)):
-            words += f", {round(clients * share):,} of them in each round"
-        words += _split(found)
-    return words
+    if len(environments) > 1:
+        return " in several environments"
+    if not environments or not isinstance(environments[0], dict):
+        return ""
+    environment = environments[0]
+    clients = environment.get("clients")
+    participation = environment.get("participation")
+    if not isinstance(clients, int):
+        return ""
+    words = f" on {clients:,} clients"
+    if isinstance(participation, (int, float)):
+        words += f", {round(clients * participation):,} per round"
+    return words + _split(environment)
 
 
 def _split(environment: dict[str, Any]) -> str:
-    """Who holds what, by what the split goes by."""
-    classes, public = environment.get("classes_per_client"), environment.get("public")
+    """Describe how the examples are split among clients."""
     split = environment.get("split", "classes")
-    words = _SPLITS.get(split, f"split {format_value(split)}")
+    classes = environment.get("classes_per_client")
+    public = environment.get("public")
+    words = _SPLITS.get(split, f"with split {format_value(split)}")
     if split == "classes":
         if not isinstance(classes, int):
             return ""
-        words = f"each holding {classes} class{'es' if classes > 1 else ''}"
+        words = f"with {classes} class{'es' if classes > 1 else ''} per client"
     if split == "dirichlet":
-        words += f" of concentration {format_value(environment.get('concentration'))}"
+        words += f" with concentration {format_value(environment.get('concentration'))}"
     if isinstance(public, (int, float)) and public > 0:
-        words += f" beside the {100 * public:g} % of the data that all of them hold"
+        words += f" and {100 * public:g} % of the data shared by all clients"
     return f", {words}"
 
 
 def _outcome(group: Group) -> str:
-    # signSGD is spelt so wherever it stands; a plain word begins a sentence as words do.
+    # "signSGD" keeps its lower-case initial at the start of a sentence.
     name = group.label.replace("uncompressed", "Uncompressed", 1)
     accuracy = _mean(group, "final_accuracy")
     if not group.evaluated or accuracy is None:
         return f"{name} has no evaluation yet."
     seeds = len(group.evaluated)
-    over = f" (mean of {seeds} seeds)" if seeds > 1 else ""
-    words = f"{name} reached {format_percent(accuracy)}{over}"
-    up, down = _mean(group, "up_bytes"), _mean(group, "down_bytes")
-    if up is None or down is None:
-        return f"{words}."
-    traffic = f"with {format_bytes(up)} up and {format_bytes(down)} down"
-    return f"{words} {traffic}{_less(_mean(group, 'up_ratio'), _mean(group, 'down_ratio'))}."
+    mean_of = f" (mean of {seeds} seeds)" if seeds > 1 else ""
+    sentence = f"{name} reached {format_percent(accuracy)}{mean_of}"
+    up = _mean(group, "up_bytes")
+    down = _mean(group, "down_bytes")
+    if up is not None and down is not None:
+        sentence += f" with {format_bytes(up)} up and {format_bytes(down)} down"
+        sentence += _reduction(_mean(group, "up_ratio"), _mean(group, "down_ratio"))
+    return f"{sentence}."
 
 
-def _less(up: float | None, down: float | None) -> str:
+def _reduction(up: float | None, down: float | None) -> str:
+    """Compare the traffic with uncompressed training, given the two ratios."""
     if up is None or down is None:
         return ""
-    # Headers and checksums make the uncompressed baseline itself a little larger than dense.
+    # Headers and checksums make even uncompressed messages a little larger than the model.
     if 0.9 < up < 1.1 and 0.9 < down < 1.1:
-        return ", about as much as sending everything"
-    ratios = (
-        format_number(up)
-        if format_number(up) == format_number(down)
-        else f"{format_number(up)} and {format_number(down)}"
-    )
-    return f": {ratios} times less than sending everything"
+        return ", about the same as without compression"
+    ratios = join_words(list(dict.fromkeys([format_number(up), format_number(down)])))
+    return f": {ratios} times less than without compression"
 
 
 def _mean(group: Group, name: str) -> float | None:
-    rows: list[Result] = [result(run, group.label) for run in group.evaluated]
-    values = [value for row in rows if (value := getattr(row, name)) is not None]
+    """Return the mean of a field of ``Result`` over the evaluated runs that have it."""
+    measured = [getattr(result(run, group.label), name) for run in group.evaluated]
+    values = [value for value in measured if value is not None]
     return sum(values) / len(values) if values else None
 
 
 def _distinct(groups: Sequence[Group], key: str) -> list[Any]:
-    found: list[Any] = []
+    """Return the different values of a setting, in order of appearance."""
+    values: list[Any] = []
     for run in (run for group in groups for run in group.runs):
         value = run.config.get(key)
-        if value is not None and value not in found:
-            found.append(value)
-    return found
+        if value is not None and value not in values:
+            values.append(value)
+    return values
