@@ -27,8 +27,7 @@ import tasks
 from fedtern import Environment, stc
 from fedtern.core.layout import Vector
 from fedtern.data.hyperparameters import Sgd
-from fedtern.training.flat import Outcome
-from fedtern.training.local_training import Job
+from fedtern.federation.client_session import Job, Outcome
 from fedtern.training.tasks import get_task
 from fedtern.transports.local.federation import Federation
 from fedtern.transports.local.simulation import federate

@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from fedtern import Client, Server, stc
+from fedtern.core.protocol import Sent
 from fedtern.transports.mqtt import (
     Broker,
     Coordinator,
@@ -143,9 +144,9 @@ async def traffic(port: int, clients: int = 10, rounds: int = 20, size: int = VG
     messages = 0
     server = Server(np.zeros(size), method, federation="wire")
 
-    def uploaded(data: bytes) -> None:
+    def uploaded(sent: Sent) -> None:
         nonlocal messages
-        messages += len(data)
+        messages += len(sent.data)
 
     def on_round(coordinator: Coordinator) -> None:
         nonlocal messages

@@ -140,9 +140,9 @@ def test_what_failed_is_said_with_an_exit_code_and_missing_from_the_table(tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["tabel1"], "there is no artefact 'tabel1'; did you mean table1 or table4?"),
-        (["table1", "--task", "logistic"], "there is no task 'logistic'"),
-        (["table1", "--method", "std"], "there is no method 'std'; did you mean stc"),
+        (["tabel1"], "Unknown artefact 'tabel1'. Did you mean 'table1' or 'table4'?"),
+        (["table1", "--task", "logistic"], "Unknown task 'logistic'"),
+        (["table1", "--method", "std"], "Unknown method 'std'. Did you mean 'stc'"),
         (["table1", "--seeds", "0"], "seeds must be at least 1, got 0"),
         (["table1", "--iterations", "0"], "iterations must be a whole number of at least 1, got 0"),
         (["table1", "--workers", "0"], "workers must be at least 1, got 0"),

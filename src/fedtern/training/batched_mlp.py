@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedtern.core.layout import Vector
-from fedtern.training.flat import Outcome
-from fedtern.training.local_training import Job, LocalTraining
+from fedtern.federation.client_session import Job, Outcome
+from fedtern.training.local_training import LocalTraining
 
 
 class StackTraining:

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from itertools import repeat
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,17 +14,10 @@ from torch.nn import functional
 
 from fedtern.core.layout import Layout, Vector
 from fedtern.data.hyperparameters import Sgd
+from fedtern.federation.client_session import Outcome
 from fedtern.training.examples import Examples
 
 _PIECE = 1 << 16  # numbers that fit a core's cache several times
-
-
-class Outcome(NamedTuple):
-    """What training made of the weights, and what it leaves besides."""
-
-    delta: Vector
-    velocity: Vector | None  # to go on with, if there is momentum
-    moments: Vector | None  # squares of each example's contributions, if they were asked for
 
 
 class FlatModel:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,45 +11,10 @@ from torch import Tensor
 from fedtern.core.layout import Vector
 from fedtern.data import Split
 from fedtern.data.hyperparameters import Sgd
+from fedtern.federation.client_session import Job, Outcome
 from fedtern.training.batches import Batches
 from fedtern.training.examples import Examples
-from fedtern.training.flat import FlatModel, Outcome
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
-    """One client's turn.
-
-    Args:
-        client: whose data to train on.
-        position: how many batches it has trained on before.
-        round: that it trains for.
-        velocity: what it goes on with, where there is momentum and it has trained before.
-
-    """
-
-    client: int
-    position: int
-    round: int = 0
-    velocity: Vector | None = None
-
-
-class Trainer(Protocol):
-    """Trains the clients of a cohort, so many ``together``, and tests models."""
-
-    together: int
-
-    def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        """What becomes of each job, in their order; all start from the same weights."""
-        ...
-
-    def evaluate(self, weights: Vector) -> tuple[float, float]:
-        """Mean loss and accuracy over all test examples."""
-        ...
-
-    def close(self) -> None:
-        """Let go of whatever it holds."""
-        ...
+from fedtern.training.flat import FlatModel
 
 
 def anywhere(client: int, round: int) -> Callable[[Vector], None] | None:

@@ -183,7 +183,7 @@ def test_what_the_engine_cannot_do_is_said_in_a_sentence(tmp_path):
     out = ["--out", str(tmp_path)]
     wrong = CliRunner().invoke(app, ["run", "--engine", "flowr", *out])
     assert wrong.exit_code == 1
-    assert "there is no engine 'flowr'; did you mean flower?" in wrong.output
+    assert "Unknown engine 'flowr'. Did you mean 'flower'?" in wrong.output
     device = CliRunner().invoke(app, ["run", "--engine", "flower", "--device", "meta", *out])
     assert device.exit_code == 1
     assert "trains on the CPU" in device.output

@@ -356,7 +356,7 @@ def test_looking_at_each_example_gives_the_same_gradient_and_its_second_moments(
     assert np.allclose(single.moments, np.square(each).sum(axis=0), atol=1e-9)
 
 
-def test_momentum_is_kept_masked_or_left_to_the_memory(digits):
+def test_momentum_is_kept_masked_or_left_to_the_feedback_rule(digits):
     everyone = Environment(clients=4, participation=1.0, classes_per_client=2)
     velocity = "training.velocity"
     kept, masked, own = (
@@ -368,4 +368,4 @@ def test_momentum_is_kept_masked_or_left_to_the_memory(digits):
     assert np.count_nonzero(kept._states.get(0)[velocity] == 0) < 2000
     assert np.count_nonzero(masked._states.get(0)[velocity] == 0) > 400
     assert velocity not in own._states.get(0)
-    assert own._states.get(0)["velocity"].any()
+    assert own._states.get(0)["feedback.velocity"].any()

@@ -18,11 +18,12 @@ from torch import nn  # noqa: E402
 from fedtern import METHODS, Environment, FedternError, sgd, stc  # noqa: E402
 from fedtern.data import Dataset, Split  # noqa: E402
 from fedtern.data.hyperparameters import Sgd  # noqa: E402
+from fedtern.federation.client_session import Job  # noqa: E402
 from fedtern.training import Task  # noqa: E402
 from fedtern.training.augment import CropFlip  # noqa: E402
 from fedtern.training.batched_mlp import StackTraining  # noqa: E402
 from fedtern.training.flat import FlatModel  # noqa: E402
-from fedtern.training.local_training import Job, LocalTraining  # noqa: E402
+from fedtern.training.local_training import LocalTraining  # noqa: E402
 from fedtern.transports.local.shared_vectors import Blocks  # noqa: E402
 from fedtern.transports.local.simulation import federate, simulate  # noqa: E402
 from fedtern.transports.local.trainers import choose_trainer  # noqa: E402

@@ -77,7 +77,7 @@ class Federation:
                 self.clients[i],
                 train or trainer(i),
                 self.broker,
-                on_upload=lambda data: self.ledger.uploaded(i, data),
+                on_upload=lambda sent: self.ledger.uploaded(i, sent.data),
             )
         )
 

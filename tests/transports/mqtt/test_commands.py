@@ -186,7 +186,7 @@ def test_a_demonstration_without_a_broker_says_what_to_install(monkeypatch):
     [
         (["serve", "--broker", "http://here"], "a broker looks like mqtt://"),
         (["serve", "--federation", "a/b"], "a federation needs a name"),
-        (["serve", "--method", "nonsense"], "there is no method 'nonsense'"),
+        (["serve", "--method", "nonsense"], "Unknown method 'nonsense'"),
         (["serve", "--quorum", "0"], "quorum must be at least 1, got 0"),
         (
             ["serve", "--clients", "4", "--participation", "1/2", "--quorum", "3"],

@@ -110,15 +110,15 @@ def test_a_participant_goes_on_where_it_was_wherever_it_was_killed(tmp_path):
             with Store(path) as store:
                 one = ExperimentClient(experiment, dataset, 1, "same", store=store)
                 delta = one.train(one.client.weights.copy(), round)
-                data = one.client.send_delta(delta.values).data
+                sent = one.client.send_delta(delta.values)
                 if not forgetful:  # killed before it could write where it is in its data
-                    one.uploaded(data)
+                    one.uploaded(sent)
             with Store(path) as store:
                 one = ExperimentClient(experiment, dataset, 1, "same", store=store)
-                assert one.client.pending == data
-                server.receive(1, data)
+                assert one.client.pending == sent.data
+                server.receive(1, sent.data)
                 one.client.receive(server.finish_round().data)
-        return data
+        return sent.data
 
     results = []
     for forgetful in (False, True):

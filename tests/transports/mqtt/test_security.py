@@ -126,7 +126,7 @@ async def federate(place, intrude) -> Stats:
     serving = serve(server, place("server"), plan, stats=stats, on_round=on_round, linger=5.0)
     tasks = [serving, try_it()]
     for i, client in enumerate(clients):
-        keep = lambda data, i=i: ledger.uploaded(i, data)  # noqa: E731
+        keep = lambda sent, i=i: ledger.uploaded(i, sent.data)  # noqa: E731
         tasks.append(join(client, patiently(i), place(str(i)), on_upload=keep))
     await asyncio.wait_for(asyncio.gather(*tasks), 120)
     ledger.check(server, clients)

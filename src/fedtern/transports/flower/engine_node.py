@@ -5,26 +5,25 @@ from __future__ import annotations
 import json
 from functools import cache, partial
 
-import numpy as np
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedtern.core.layout import Vector
-from fedtern.core.protocol import Terms, Upload
+from fedtern.core.protocol import Sent, Terms
+from fedtern.core.snapshot import Snapshot
+from fedtern.federation.client_session import ClientSession, Trainer
 from fedtern.federation.interfaces import ClientLike
 from fedtern.runs import Experiment
 from fedtern.training.flat import FlatModel
-from fedtern.training.local_training import Job, LocalTraining, Trainer
+from fedtern.training.local_training import LocalTraining
 from fedtern.training.tasks import get_task
-from fedtern.transports.flower import messages
 from fedtern.transports.flower.federation_spec import FederationSpec
-from fedtern.transports.flower.messages import KEY
 from fedtern.transports.flower.mod import request_in
 from fedtern.transports.flower.node import Node, Worked
 from fedtern.transports.local.trainers import choose_trainer, prepare
 
-_TRAINING, _POSITION, _VELOCITY = "training", "position", "velocity"
+_TRAINING = "training"  # key of the record, and of the snapshot in it
 
 
 def client_app(experiment: Experiment, data_dir: str | None) -> ClientApp:
@@ -53,12 +52,9 @@ def _turn(experiment: str, data_dir: str | None, message: Message, context: Cont
     data = request_in(message)
     if data is None:
         raise ValueError("a message without a frame of fedtern")
-    trainer, local, weights, terms = _prepared(experiment, data_dir)
+    trainer, local, weights, _ = _prepared(experiment, data_dir)
     node = Node(message, context, lambda _charter: weights)
-    work = partial(_train, trainer, local, message, context)
-    reply = node.handle(data, work)
-    _mask(reply, context, terms)
-    return reply
+    return node.handle(data, partial(_train, trainer, local, message, context))
 
 
 def _train(
@@ -69,35 +65,20 @@ def _train(
     client: ClientLike,
     charter: FederationSpec,
 ) -> Worked:
-    """Train as the local engine does, with what this client remembers of the time before."""
-    kept = context.state.config_records.setdefault(_TRAINING, ConfigRecord({_POSITION: 0}))
-    if _TRAINING not in context.state:
-        context.state[_TRAINING] = kept
-    velocity = kept.get(_VELOCITY)
-    job = Job(
-        client.client_id,
-        int(str(kept[_POSITION])),
-        client.round,
-        np.frombuffer(velocity, np.float32) if isinstance(velocity, bytes) else None,
-    )
-    (outcome,) = trainer.train(np.array(client.weights), [job])
-    kept[_POSITION] = job.position + local.local_steps
-    if outcome.velocity is not None:
-        kept[_VELOCITY] = outcome.velocity.tobytes()
+    """Train as the local engine does, from where this client's last upload left off."""
+    session = ClientSession(client.client_id, charter.method)
+    record = context.state.config_records.get(_TRAINING)
+    kept = None if record is None else record.get(_TRAINING)
+    if isinstance(kept, bytes):
+        session.restore(Snapshot.from_bytes(kept))
+    outcome = session.train(client, trainer)
+
+    def commit(sent: Sent) -> None:
+        session.commit(outcome, sent)
+        snapshot = session.snapshot().to_bytes()
+        context.state[_TRAINING] = ConfigRecord({_TRAINING: snapshot})
+
     examples = local.split.sizes[client.client_id]
     content = RecordDict({"metrics": MetricRecord({"num-examples": examples})})
-    return Worked(Message(content, reply_to=message), outcome.delta, outcome.moments)
-
-
-def _mask(reply: Message, context: Context, terms: Terms) -> None:
-    """Forget the momentum of the weights that an upload told of, where the method says so."""
-    method, kept = terms.method, context.state.config_records.get(_TRAINING)
-    velocity = None if kept is None else kept.get(_VELOCITY)
-    if method.momentum != "mask" or kept is None or not isinstance(velocity, bytes):
-        return
-    answer = messages.read_answer(bytes(reply.content.config_records[KEY][KEY]))  # type: ignore[arg-type]
-    if answer.kind != messages.UPLOAD:
-        return
-    masked = np.frombuffer(velocity, np.float32).copy()
-    method.mask_momentum(masked, Upload.open(answer.data, terms).update)
-    kept[_VELOCITY] = masked.tobytes()
+    reply = Message(content, reply_to=message)
+    return Worked(reply, outcome.delta, outcome.moments, on_sent=commit)

@@ -22,7 +22,7 @@ from fedtern.core.errors import (
     format_error,
 )
 from fedtern.core.layout import Vector
-from fedtern.core.protocol import Client
+from fedtern.core.protocol import Client, Sent
 from fedtern.federation.interfaces import ClientLike
 from fedtern.transports.flower import messages
 from fedtern.transports.flower.client_state import SHARED, ClientState, client_state_of
@@ -39,11 +39,20 @@ class Unusable(FedternError):
 
 @dataclass(frozen=True, eq=False)
 class Worked:
-    """What an app made of its turn; ``delta`` is None where there is nothing to send."""
+    """The result of an app's work.
+
+    Attributes:
+        reply: the app's reply.
+        delta: the change of the weights; None if there is nothing to send.
+        moments: second moments of the delta, for ``variance`` only.
+        on_sent: called when the upload has been made.
+
+    """
 
     reply: Message
     delta: ArrayLike | None = None
     moments: ArrayLike | None = None
+    on_sent: Callable[[Sent], None] = lambda _sent: None
 
 
 Work = Callable[[ClientLike, FederationSpec], Worked]
@@ -167,6 +176,7 @@ class Node:
             # Before the upload, which may have to be sent again, with them, by another process.
             home.take_note(_REPLY, json.dumps(kept))
             sent = client.send_delta(worked.delta, worked.moments)
+            worked.on_sent(sent)
         except (Unusable, NonFiniteError) as error:
             log(ERROR, "fedtern: nothing is sent in round %s: %s", client.round, error)
             return self._answer(Answer(messages.FAILED, *where, reason=str(error)))

@@ -19,15 +19,16 @@ from fedtern.core.updates import named
 from fedtern.data import Split
 from fedtern.data.environment import Environment
 from fedtern.data.hyperparameters import Sgd
+from fedtern.federation.client_session import ClientSession, Job, Outcome
 from fedtern.federation.meter import Meter, Traffic
 from fedtern.runs import Evaluation
 from fedtern.training.examples import Examples
-from fedtern.training.flat import FlatModel, Outcome
-from fedtern.training.local_training import Job
+from fedtern.training.flat import FlatModel
 from fedtern.transports.local.client_states import States, Vectors
 from fedtern.transports.local.trainers import choose_trainer, prepare
 
-_VELOCITY = "training.velocity"  # among the vectors that a client's memory has
+_FEEDBACK = "feedback."  # prefix of the arrays of a client's feedback state
+_VELOCITY = "training.velocity"
 _WITNESS = (1 << 64) - 1  # the id of a client that only listens
 
 
@@ -111,30 +112,39 @@ class Federation:
             open_for_client(missed.data, self.server.terms)
         return len(missed.data)
 
+    def _training_session(self, i: int, vectors: Vectors) -> ClientSession:
+        """Return a client's training session as it was after its last upload."""
+        method = self.server.terms.method
+        return ClientSession(i, method, int(self._batches[i]), vectors.get(_VELOCITY))
+
     def _job(self, i: int) -> Job:
-        """A client's turn to train, which it has had once this is called."""
         with self.meter.phase("states"):
-            velocity = self._states.get(i).get(_VELOCITY)
-        position = int(self._batches[i])
-        self._batches[i] += self.server.terms.method.local_steps
-        return Job(i, position, self.server.round, velocity)
+            vectors = self._states.get(i)
+        return self._training_session(i, vectors).job(self.server.round)
 
     def _upload(self, i: int, trained: Outcome) -> tuple[int, float]:
-        """Send what training came to; the bytes that took, and the paper's bits."""
+        """Upload the outcome of a client's training; return its bytes and the paper's bits."""
         method = self.server.terms.method
         with self.meter.phase("states"):
-            state = {n: v for n, v in self._states.get(i).items() if n != _VELOCITY}
-        uplink = Uplink(i, self.server.terms, self.seed, state)
+            vectors = self._states.get(i)
+        feedback = {
+            name.removeprefix(_FEEDBACK): vector
+            for name, vector in vectors.items()
+            if name.startswith(_FEEDBACK)
+        }
+        uplink = Uplink(i, self.server.terms, self.seed, feedback)
         with self.meter.phase("compress"):
             update, after = uplink.compress(trained.delta, self.server.round, trained.moments)
         with self.meter.phase("encode"):
             sent = uplink.seal(update, after, self.witness.stamp, self.server.round)
         with self.meter.phase("decode"):
             self.server.receive(i, sent.data, num_examples=self._sizes[i])
-        kept: Vectors = dict(after)
-        if trained.velocity is not None:
-            kept[_VELOCITY] = trained.velocity
-            method.mask_momentum(trained.velocity, update)
+        session = self._training_session(i, vectors)
+        session.commit(trained, sent)
+        self._batches[i] = session.position
+        kept: Vectors = {f"{_FEEDBACK}{name}": vector for name, vector in after.items()}
+        if session.velocity is not None:
+            kept[_VELOCITY] = session.velocity
         with self.meter.phase("states"):
             self._states.put(i, kept)
         return len(sent.data), bits(method.up, self.server.terms.layout, sent=named(update))

@@ -11,10 +11,11 @@ from fedtern.core.protocol import Terms, Uplink
 from fedtern.data import Split
 from fedtern.data.environment import Environment
 from fedtern.data.hyperparameters import Sgd
+from fedtern.federation.client_session import Trainer
 from fedtern.training.batched_mlp import StackTraining
 from fedtern.training.examples import Examples
 from fedtern.training.flat import FlatModel
-from fedtern.training.local_training import LocalTraining, Trainer
+from fedtern.training.local_training import LocalTraining
 from fedtern.transports.local.workers import ParallelTraining
 
 _SMALL = 20_000  # parameters below which a message to another process takes longer than a step

@@ -12,9 +12,9 @@ import torch
 
 from fedtern.core.errors import FedternError
 from fedtern.core.layout import Vector
+from fedtern.federation.client_session import Job, Outcome
 from fedtern.training.batched_mlp import StackTraining
-from fedtern.training.flat import Outcome
-from fedtern.training.local_training import Job, LocalTraining
+from fedtern.training.local_training import LocalTraining
 from fedtern.transports.local.shared_vectors import Blocks
 
 Chunks = list[tuple[int, float, float]]  # numbers of test chunks, their losses, how many are right

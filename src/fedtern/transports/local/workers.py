@@ -15,9 +15,9 @@ from multiprocessing.process import BaseProcess
 
 from fedtern.core.errors import FedternError
 from fedtern.core.layout import Vector
+from fedtern.federation.client_session import Job, Outcome
 from fedtern.training.batched_mlp import StackTraining
-from fedtern.training.flat import Outcome
-from fedtern.training.local_training import Job, LocalTraining
+from fedtern.training.local_training import LocalTraining
 from fedtern.transports.local.shared_vectors import Blocks
 from fedtern.transports.local.worker import (
     CHUNK,

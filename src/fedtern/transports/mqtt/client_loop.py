@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from fedtern.core.errors import NonFiniteError
 from fedtern.core.extras import require
 from fedtern.core.layout import Vector
+from fedtern.core.protocol import Sent
 from fedtern.federation.interfaces import ClientLike
 from fedtern.transports.mqtt.broker import Attempts, Broker
 from fedtern.transports.mqtt.connection import Connection, connect
@@ -43,7 +44,7 @@ async def join(
     broker: Broker,
     *,
     examples: int = 1,
-    on_upload: Callable[[bytes], None] | None = None,
+    on_upload: Callable[[Sent], None] | None = None,
     on_round: Callable[[Member], None] | None = None,
 ) -> None:
     """Take part in a federation until it ends, or until this is cancelled.
@@ -82,20 +83,20 @@ async def _converse(
     line: Connection,
     member: Member,
     train: Train,
-    on_upload: Callable[[bytes], None] | None,
+    on_upload: Callable[[Sent], None] | None,
     on_round: Callable[[Member], None] | None,
 ) -> None:
     refused = -1  # a round whose training came to nothing that can be sent
     while not member.ended:
         # What came during a long training is heard first: it may be for rounds that are over.
         if member.wanted and member.client.round != refused and line.idle:
-            data = await _trained(member, train)
-            if data is None:
+            sent = await _trained(member, train)
+            if sent is None:
                 refused = member.client.round
                 continue
             if on_upload is not None:
-                on_upload(data)
-            await line.publish([member.upload(data)])
+                on_upload(sent)
+            await line.publish([member.upload(sent.data)])
         now, wakes = time.monotonic(), member.wakes
         message = await line.hear(None if wakes is None else max(wakes - now, 0.0))
         now, round = time.monotonic(), member.client.round
@@ -105,7 +106,7 @@ async def _converse(
         await line.publish(answers)
 
 
-async def _trained(member: Member, train: Train) -> bytes | None:
+async def _trained(member: Member, train: Train) -> Sent | None:
     """The upload that training leads to; None where it went wrong.
 
     Announcements wait meanwhile. One that ends the round settles the upload like any other that
@@ -119,8 +120,8 @@ async def _trained(member: Member, train: Train) -> bytes | None:
         result = await asyncio.to_thread(train, weights, round)
     try:
         if isinstance(result, Delta):
-            return client.send_delta(result.values, result.moments).data
-        return client.send(result).data
+            return client.send_delta(result.values, result.moments)
+        return client.send(result)
     except NonFiniteError as error:
         log.error("round %s: not sent: %s", round, error)
         return None

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from fedtern.core.errors import StoreError
+from fedtern.core.errors import DecodeError, LocalProtocolError, StoreError
 from fedtern.core.layout import Vector
-from fedtern.core.protocol import Client, Upload
+from fedtern.core.protocol import Client, Sent
 from fedtern.core.snapshot import Snapshot
 from fedtern.data import Dataset
+from fedtern.federation.client_session import ClientSession, Outcome
 from fedtern.federation.interfaces import ClientLike
 from fedtern.runs import Experiment
 from fedtern.store import DurableClient, Store
 from fedtern.store.files import write_atomic
 from fedtern.training.flat import FlatModel
-from fedtern.training.local_training import Job
 from fedtern.training.tasks import get_task
 from fedtern.transports.local.trainers import choose_trainer, prepare
 from fedtern.transports.mqtt.client_loop import Delta
@@ -61,43 +60,35 @@ class ExperimentClient:
         examples, sgd = task.examples(dataset, device), experiment.sgd
         local = prepare(model, examples, split, core.terms, environment, sgd, seed)
         self._trainer = choose_trainer(local, workers=0)
+        self.client: ClientLike = core if store is None else DurableClient(core, store)
+        self._session = ClientSession(client_id, core.terms.method)
+        self._outcome: Outcome | None = None  # of the training that is not uploaded yet
         self._path = None if store is None else store.path / "training.safetensors"
-        self._round, self._position = -1, 0  # after which it is how many batches into its data
-        self._velocity: Vector | None = None
-        self.client: ClientLike = core
-        if store is not None:
-            self.client = DurableClient(core, store)
-            self._recover(store.path / "training.safetensors")
+        if self._path is not None:
+            self._recover(self._path)
 
     def train(self, weights: Vector, round: int) -> Delta:
-        """One turn; it has been had when ``uploaded`` is told what came of it."""
-        job = Job(self.client.client_id, self._position, round, self._velocity)
-        outcome = next(iter(self._trainer.train(weights, [job])))
-        self._turn = outcome.velocity
-        return Delta(outcome.delta, outcome.moments)
+        """Train for a round; ``uploaded`` commits the result."""
+        (self._outcome,) = self._trainer.train(weights, [self._session.job(round)])
+        return Delta(self._outcome.delta, self._outcome.moments)
 
-    def uploaded(self, data: bytes) -> None:
-        """What was learned is on its way: go on from there."""
-        upload, velocity = Upload.open(data, self.terms), self._turn
-        if velocity is not None:
-            self.terms.method.mask_momentum(velocity, upload.update)
-        self._velocity, self._round = velocity, upload.head.round
-        self._position += self.terms.method.local_steps
+    def uploaded(self, sent: Sent) -> None:
+        """Commit the last training, whose upload has been made."""
+        if self._outcome is None:
+            raise LocalProtocolError("no training precedes this upload: call train first")
+        self._session.commit(self._outcome, sent)
+        self._outcome = None
+        self._save()
+
+    def _save(self) -> None:
         if self._path is not None:
-            arrays: dict[str, Any] = {} if velocity is None else {"velocity": velocity}
-            meta = {"round": self._round, "position": self._position}
-            write_atomic(self._path, Snapshot(arrays, meta).chunks())
+            write_atomic(self._path, self._session.snapshot().chunks())
 
     def _recover(self, path: Path) -> None:
         if path.exists():
             try:
-                found = Snapshot.from_bytes(path.read_bytes())
-                self._round, self._position = found.meta["round"], found.meta["position"]
-            except (KeyError, ValueError) as error:
+                self._session.restore(Snapshot.from_bytes(path.read_bytes()))
+            except DecodeError as error:
                 raise StoreError(f"{path} is damaged ({error}): remove {path.parent}") from error
-            velocity = found.arrays.get("velocity")
-            self._velocity = None if velocity is None else velocity.copy()
-        if self.client.pending is not None and self._round < self.client.round:
-            # A kill came between the two files: the same turn leads to the same place again.
-            self.train(self.client.weights.copy(), self.client.round)
-            self.uploaded(self.client.pending)
+        if self._session.recover(self.client, self._trainer):
+            self._save()
