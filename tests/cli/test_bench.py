@@ -52,7 +52,7 @@ def test_rows_come_as_json_with_the_machine_and_as_a_table(tmp_path):
 def test_a_name_that_is_not_there_gets_the_nearest():
     result = run("sever")
     assert result.exit_code == 1
-    assert "did you mean server" in result.stderr
+    assert "Did you mean 'server'" in result.stderr
 
 
 def test_without_the_source_tree_it_says_so_in_a_sentence(tmp_path, monkeypatch):

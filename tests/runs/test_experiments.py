@@ -89,7 +89,7 @@ def test_an_experiment_can_be_a_toml_file(tmp_path):
             'task = "mlp-digits"\nmethod = "stc"\nenvironment = {clients = 2.5}',
             "clients must be of type",
         ),
-        ('task = "mlp-digits"\nmethod = "stc"\nenvironment = {client = 2}', "did you mean clients"),
+        ('task = "mlp-digits"\nmethod = "stc"\nenvironment = {client = 2}', "Did you mean 'clients'"),
         (
             'task = "mlp-digits"\nmethod = "stc"\n'
             'environment = {split = "dirichlet", classes_per_client = 2}',
