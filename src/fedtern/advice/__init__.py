@@ -8,7 +8,6 @@ from fedtern.advice.records import (
     Record,
     collect_records,
     dump_records,
-    is_finished,
     load_records,
     merge_records,
 )
@@ -28,7 +27,6 @@ __all__ = [
     "collect_records",
     "dump_records",
     "group_records",
-    "is_finished",
     "load_records",
     "merge_records",
 ]

@@ -49,19 +49,13 @@ class Record:
         return next((point for point in self.points if point.accuracy >= accuracy), None)
 
 
-def is_finished(run: RecordedRun) -> bool:
-    """Return whether a run is finished and its metrics are complete."""
-    last = run.last.get("iteration", 0) if run.config.get("finished") else 0
-    return bool(last and last >= run.config.get("iterations", 0))
-
-
 def collect_records(
     runs: Iterable[RecordedRun], tasks: Mapping[str, int] | None = None
 ) -> list[Record]:
     """Turn finished runs into records; runs that differ only in their seed become one record.
 
     Args:
-        runs: Runs; those that are not finished are ignored.
+        runs: Runs; those that are not complete are ignored.
         tasks: Number of iterations of each task. For other tasks it is the run's own.
 
     Returns:
@@ -70,7 +64,7 @@ def collect_records(
     """
     by_seed: dict[str, dict[int, RecordedRun]] = {}
     for run in runs:
-        if is_finished(run):
+        if run.is_complete:
             # Curves are averaged point by point, so they need the same evaluation interval.
             # Another engine may choose other cohorts.
             keys = (*EXPERIMENT_KEYS, "evaluate_every", "engine")

@@ -18,7 +18,6 @@ from fedtern.advice import (
     Record,
     Situation,
     collect_records,
-    is_finished,
     load_records,
     merge_records,
 )
@@ -88,7 +87,7 @@ def _report_ignored_runs(
 ) -> None:
     """Print to standard error which of the runs in --runs had no part in the answer."""
     for run in own:
-        if not is_finished(run):
+        if not run.is_complete:
             why = (
                 "its metrics.jsonl ends early, though the run is finished"
                 if run.config.get("finished")

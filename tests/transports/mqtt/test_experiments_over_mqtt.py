@@ -153,6 +153,21 @@ def test_a_server_stopped_between_its_last_round_and_the_test_of_it_concludes_la
         assert [found.round for found in host.run.evaluations()] == [1]
 
 
+def test_a_server_resumes_without_the_damaged_lines_of_its_metrics(tmp_path, caplog):
+    experiment = Experiment.of("logistic-digits", "stc", SOME, iterations=1)
+    dataset = get_task(experiment.task).load()
+    host = ExperimentServer(experiment, dataset, "same", tmp_path / "run")
+    host.server.finish_round()
+    host.conclude()
+    host.close()
+    metrics = host.run.metrics.path
+    whole = metrics.read_text()
+    metrics.write_text("damage\n" + whole + '{"iteration": 2')
+    ExperimentServer(experiment, dataset, "same", tmp_path / "run").close()
+    assert f"{metrics}: line 1 is damaged" in caplog.text
+    assert metrics.read_text() == whole
+
+
 def test_what_a_federation_is_about_can_be_told():
     experiment = Experiment.of("logistic-digits", "stc", SOME, seed=5)
     assert understand(describe(experiment)) == experiment
