@@ -7,12 +7,13 @@ loopback interface, runs the compressed app, prints the results and stops all pr
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 
 from certificates import Certificates, node_key
 from processes import Processes
+
+from fedtern.runs import load_run
 
 APP = Path(__file__).parent / "compressed"
 NODES = 3
@@ -53,8 +54,7 @@ def deploy(directory: Path, rounds: int) -> None:
             raise RuntimeError(here.said("run"))
     ways = f"{'payload up':>11} {'down':>9} {'on the wire up':>15} {'down':>9}"
     print(f"{'round':>8} {'accuracy':>9} {ways}")
-    for line in (store / "metrics.jsonl").read_text().splitlines():
-        row = json.loads(line)
+    for row in load_run(store).evaluations:
         payload = f"{row['up_bytes']:>11,} {row['down_bytes']:>9,}"
         wire = f"{row['wire_up_bytes']:>15,} {row['wire_down_bytes']:>9,}"
         print(f"{row['round']:>8} {row['accuracy']:>9.2%} {payload} {wire}")
