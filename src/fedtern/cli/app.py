@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from fedtern import __version__
-from fedtern.cli.advise import advise
 from fedtern.cli.bench import bench
 from fedtern.cli.commands import Commands
 from fedtern.cli.errors import report_errors
@@ -46,7 +45,8 @@ for _name, _target in (
     ("demo", "fedtern.cli.demo:app"),
 ):
     app.add_lazy(_name, _target, needs="torch", extra="torch")
-app.add_lazy("reproduce", "fedtern_paper.cli:reproduce", needs="torch", extra="paper")
+app.add_lazy("reproduce", "fedtern_paper.cli.command:reproduce", needs="torch", extra="paper")
+app.add_lazy("advise", "fedtern_paper.cli.advise:advise", needs="fedtern_paper", extra="paper")
 
 
 @app.command()
@@ -62,5 +62,4 @@ def report(
 
 
 app.command("bench")(bench)
-app.command("advise")(advise)
 app.command("inspect")(inspect_command)

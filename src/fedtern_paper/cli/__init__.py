@@ -1,5 +1,1 @@
-"""``fedtern reproduce``: the command that makes the paper's tables and figures."""
-
-from fedtern_paper.cli.command import reproduce
-
-__all__ = ["reproduce"]
+"""Commands of ``fedtern`` that apply the paper: ``fedtern reproduce`` and ``fedtern advise``."""
