@@ -167,8 +167,8 @@ def test_tasks_methods_and_splits_are_listed(fedtern, tmp_path):
         (["run", "logistic-digit"], "Unknown task 'logistic-digit'. Did you mean"),
         (["run", "--method", "std"], "Unknown method 'std'. Did you mean 'stc'"),
         (["run", "--method", "sgd", "--p-up", "0.1"], "method 'sgd' has no parameter 'p_up'"),
-        (["run", "--participation", "0.001"], "selects no one"),
-        (["run", "--classes-per-client", "11"], "between 1 and the 10 classes there are, got 11"),
+        (["run", "--participation", "0.001"], "selects no client"),
+        (["run", "--classes-per-client", "11"], "between 1 and the number of classes, 10, got 11"),
         (["run", "--clients", "5000"], "use fewer clients"),
         (["run", "logistic-mnist", "--data-dir", "nowhere"], "put it there"),
         (["report", "nowhere"], "nowhere"),
@@ -207,15 +207,15 @@ def test_tasks_methods_and_splits_are_listed(fedtern, tmp_path):
         (["split", "--split", "odd"], "split must be one of"),
         (
             ["run", "--split", "iid", "--classes-per-client", "2"],
-            'classes_per_client 2 does nothing to split "iid": leave it out, or choose split "cl',
+            'classes_per_client 2 does not apply to split "iid"; leave it out, or use split "cl',
         ),
         (
             ["split", "--concentration", "2"],
-            'concentration 2.0 does nothing to split "classes": leave it out, or choose split "d',
+            'concentration 2.0 does not apply to split "classes"; leave it out, or use split "d',
         ),
         (
             ["split", "--split", "natural", "--gamma", "0.9"],
-            'gamma 0.9 does nothing to split "natural": leave it out, or choose split "classes" or',
+            'gamma 0.9 does not apply to split "natural"; leave it out, or use split "classes" or',
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""What tests of data share."""
+"""Fixtures of the data tests."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for a user who has set nothing."""
+    """Unset the environment variable with the data directory."""
     monkeypatch.delenv("FEDTERN_DATA", raising=False)

@@ -1,4 +1,4 @@
-"""Files as they are published, and every way in which they can be broken."""
+"""Readers of published files, and of damaged ones."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def write_pair(folder, images, labels, prefix="train"):
         (folder / f"{prefix}-{kind}-ubyte.gz").write_bytes(data)
 
 
-def test_idx_holds_what_was_written(tmp_path):
+def test_read_idx_returns_the_array_that_was_written(tmp_path):
     array = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(idx(array)))
     assert np.array_equal(read_idx(path, 3), array)
 
 
-def test_an_idx_pair_has_a_channel_axis_and_wide_labels(tmp_path):
+def test_an_idx_pair_has_a_channel_axis_and_int64_labels(tmp_path):
     write_pair(tmp_path, np.zeros((2, 28, 28)), [3, 9])
     images, labels = read_idx_pair(tmp_path, "train")
     assert images.shape == (2, 1, 28, 28)
@@ -42,26 +42,29 @@ def test_an_idx_pair_has_a_channel_axis_and_wide_labels(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "message"),
     [
         (b"not gzip at all", "not a complete gzip file"),
         (gzip.compress(idx(np.zeros((2, 2, 2), np.uint8)))[:-3], "not a complete gzip file"),
-        (gzip.compress(b"\0\0\x0d\x03" + bytes(12)), "begin with 00000803.*begins with 00000d03"),
+        (
+            gzip.compress(b"\0\0\x0d\x03" + bytes(12)),
+            "begin with 00000803, but begins with 00000d03",
+        ),
         (gzip.compress(idx(np.zeros((2, 2, 2), np.uint8)) + b"x"), "24 bytes .* but has 25"),
         (gzip.compress(idx(np.zeros((2, 2, 2), np.uint8))[:-1]), "24 bytes .* but has 23"),
         (gzip.compress(b""), "begin with 00000803"),
     ],
-    ids=["not gzip", "cut short", "another kind", "too long", "too short", "nothing"],
+    ids=["not gzip", "truncated gzip", "wrong type", "too long", "too short", "empty"],
 )
-def test_a_broken_idx_file_is_named_with_what_was_expected(tmp_path, data, words):
+def test_a_damaged_idx_file_is_an_error_that_names_it(tmp_path, data, message):
     path = tmp_path / "broken.gz"
     path.write_bytes(data)
-    with pytest.raises(DataError, match=f"(?s)broken.gz.*{words}"):
+    with pytest.raises(DataError, match=f"(?s)broken.gz.*{message}"):
         read_idx(path, 3)
 
 
 @given(st.data())
-def test_a_flipped_bit_in_a_gzipped_file_is_noticed_or_harmless(tmp_path_factory, data):
+def test_a_flipped_bit_in_a_gzipped_file_is_an_error_or_changes_nothing(tmp_path_factory, data):
     array = np.arange(64, dtype=np.uint8).reshape(4, 4, 4)
     raw = bytearray(gzip.compress(idx(array), mtime=0))
     bit = data.draw(st.integers(0, 8 * len(raw) - 1))
@@ -72,19 +75,19 @@ def test_a_flipped_bit_in_a_gzipped_file_is_noticed_or_harmless(tmp_path_factory
         assert np.array_equal(read_idx(path, 3), array)
 
 
-def test_labels_that_do_not_match_the_images_are_refused(tmp_path):
+def test_different_numbers_of_labels_and_images_are_an_error(tmp_path):
     write_pair(tmp_path, np.zeros((2, 28, 28)), [1, 2, 3])
     with pytest.raises(DataError, match=r"one label for each of the 2 images .* has 3"):
         read_idx_pair(tmp_path, "train")
 
 
-def test_a_label_that_no_class_has_is_refused(tmp_path):
+def test_a_label_beyond_the_number_of_classes_is_an_error(tmp_path):
     write_pair(tmp_path, np.zeros((1, 28, 28)), [10])
     with pytest.raises(DataError, match=r"labels-idx1-ubyte\.gz must hold labels from 0 to 9"):
         read_idx_pair(tmp_path, "train")
 
 
-def test_a_cifar_batch_is_label_then_red_green_blue(tmp_path):
+def test_a_cifar_record_is_a_label_then_red_green_and_blue(tmp_path):
     path = tmp_path / "batch.bin"
     path.write_bytes(bytes([7]) + bytes([1] * 1024 + [2] * 1024 + [3] * 1024))
     images, labels = read_cifar_batch(path, "")
@@ -93,16 +96,16 @@ def test_a_cifar_batch_is_label_then_red_green_blue(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "message"),
     [
-        (b"", "whole records of 3073 bytes, but has 0"),
-        (bytes(3072), "whole records of 3073 bytes, but has 3072"),
+        (b"", "records of 3073 bytes, but has 0 bytes"),
+        (bytes(3072), "records of 3073 bytes, but has 3072 bytes"),
         (bytes([11]) + bytes(3072), "labels from 0 to 9, but has 11"),
         (bytes(10_000 * 3073), "SHA-256 beef, but has [0-9a-f]{64}"),
     ],
 )
-def test_a_broken_cifar_batch_is_named_with_what_was_expected(tmp_path, data, words):
+def test_a_damaged_cifar_batch_is_an_error_that_names_it(tmp_path, data, message):
     path = tmp_path / "data_batch_1.bin"
     path.write_bytes(data)
-    with pytest.raises(DataError, match=f"data_batch_1.bin must .*{words}"):
+    with pytest.raises(DataError, match=f"data_batch_1.bin must .*{message}"):
         read_cifar_batch(path, "beef")

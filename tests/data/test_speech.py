@@ -1,4 +1,4 @@
-"""Speech Commands from wavs, from prepared pictures and from the archive."""
+"""Speech Commands from wav files, from the prepared file and from the archive."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tree(tmp_path):
     return root
 
 
-def test_a_tree_of_wavs_is_a_dataset_with_speakers(tree):
+def test_folders_of_wav_files_give_a_dataset_grouped_by_speaker(tree):
     data = load("speech-commands", tree.parent)
     assert data.train_inputs.shape == (20, 1, 32, 32)
     assert data.test_inputs.shape == (10, 1, 32, 32)
@@ -47,44 +47,46 @@ def test_a_tree_of_wavs_is_a_dataset_with_speakers(tree):
     assert data.groups.tolist() == [0, 1] * 10
 
 
-def test_prepared_pictures_give_what_the_wavs_give(tree):
+def test_the_prepared_file_gives_the_same_data_as_the_wav_files(tree):
     clips = read_tree(tree)
     write_prepared(tree / "speech-commands-10.npz", clips)
     again = read_prepared(tree / "speech-commands-10.npz")
     assert again.names == clips.names
-    assert np.array_equal(again.pictures, clips.pictures)
+    assert np.array_equal(again.spectrograms, clips.spectrograms)
     assert np.array_equal(
         load("speech-commands", tree.parent).test_inputs, clips.dataset().test_inputs
     )
 
 
-def test_the_archive_gives_what_the_wavs_give(tree, tmp_path):
+def test_the_archive_gives_the_same_clips_as_the_wav_files(tree, tmp_path):
     path = tmp_path / "archive.tar.gz"
     (tree / "seven").mkdir()
     (tree / "seven" / "00176480_nohash_0.wav").write_bytes(b"another word")
     with tarfile.open(path, "w:gz") as tar:
         tar.add(tree, arcname=".")
-    clips, direct = read_archive(path), read_tree(tree)
+    clips = read_archive(path)
+    direct = read_tree(tree)
     assert clips.names == direct.names
-    assert np.array_equal(clips.pictures, direct.pictures)
+    assert np.array_equal(clips.spectrograms, direct.spectrograms)
 
 
-def test_the_hash_rule_is_the_published_testing_list(real_data):
+def test_is_test_speaker_agrees_with_the_published_testing_list(real_data):
     path = real_data / "speech-commands" / "speech-commands-10.npz"
     with np.load(path) as arrays:
-        names, split = arrays["names"], arrays["split"]
+        names = arrays["names"]
+        split = arrays["split"]
     ours = [is_test_speaker(name.partition("/")[2].partition("_nohash_")[0]) for name in names]
     assert np.array_equal(ours, split == 2)
 
 
-def test_a_word_without_wavs_is_named(tree):
+def test_a_word_without_wav_files_is_an_error_that_names_it(tree):
     for clip in (tree / "stop").iterdir():
         clip.unlink()
-    with pytest.raises(DataError, match="stop must hold wav files of the word 'stop'"):
+    with pytest.raises(DataError, match="stop has no wav files of the word 'stop'"):
         load("speech-commands", tree.parent)
 
 
-def test_an_empty_directory_says_which_file_goes_where(tmp_path):
+def test_an_empty_data_directory_is_an_error_that_names_the_missing_file(tmp_path):
     with pytest.raises(MissingDataError, match=r"speech-commands.speech-commands-10\.npz.*put"):
         load("speech-commands", tmp_path)
 
@@ -96,7 +98,7 @@ def npz(**arrays):
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "message"),
     [
         (b"", "must be an npz file with arrays features and names"),
         (b"PK\x03\x04 and then nonsense", "must be an npz file with arrays features and names"),
@@ -108,25 +110,25 @@ def npz(**arrays):
         (npz(features=np.zeros((1, 32, 32), np.uint8), names=["cat/a"]), "but has 'cat/a'"),
     ],
 )
-def test_broken_prepared_pictures_are_named_with_what_was_expected(tmp_path, data, words):
+def test_a_damaged_prepared_file_is_an_error_that_names_it(tmp_path, data, message):
     path = tmp_path / "broken.npz"
     path.write_bytes(data)
-    with pytest.raises(DataError, match=f"broken.npz {words}|broken.npz .*{words}"):
+    with pytest.raises(DataError, match=f"broken.npz {message}|broken.npz .*{message}"):
         read_prepared(path)
 
 
 @given(st.data())
-def test_a_flipped_bit_in_prepared_pictures_is_noticed_or_harmless(tmp_path_factory, data):
-    pictures = np.full((1, 32, 32), 3, np.uint8)
-    raw = bytearray(npz(features=pictures, names=["go/a_nohash_0.wav"]))
+def test_a_flipped_bit_in_a_prepared_file_is_an_error_or_changes_nothing(tmp_path_factory, data):
+    spectrograms = np.full((1, 32, 32), 3, np.uint8)
+    raw = bytearray(npz(features=spectrograms, names=["go/a_nohash_0.wav"]))
     bit = data.draw(st.integers(0, 8 * len(raw) - 1))
     raw[bit // 8] ^= 1 << bit % 8
     path = tmp_path_factory.getbasetemp() / "flipped.npz"
     path.write_bytes(raw)
     with contextlib.suppress(DataError):
-        assert np.array_equal(read_prepared(path).pictures, pictures)
+        assert np.array_equal(read_prepared(path).spectrograms, spectrograms)
 
 
-def test_clips_know_their_speakers():
+def test_clips_are_grouped_by_speaker():
     names = ("yes/cc_nohash_0.wav", "go/dd_nohash_0.wav", "go/cc_nohash_1.wav")
     assert Clips(np.zeros((3, 32, 32), np.uint8), names).dataset().groups.tolist() == [0, 1, 0]

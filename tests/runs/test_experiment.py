@@ -90,7 +90,7 @@ def test_the_method_of_a_toml_file_can_be_text(tmp_path):
         (
             'task = "mlp-digits"\nmethod = "stc"\n'
             'environment = {split = "dirichlet", classes_per_client = 2}',
-            "classes_per_client 2 does nothing",
+            "classes_per_client 2 does not apply",
         ),
     ],
 )

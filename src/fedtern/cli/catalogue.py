@@ -117,7 +117,7 @@ def split(
     with report_errors():
         environment = options.environment(participation=1.0)
         dataset = get_task(task).load(data_dir)
-        dealt = environment.deal(dataset, seed)
+        dealt = environment.split_dataset(dataset, seed)
         counts = dealt.counts(dataset.train_labels, dataset.num_classes)
         if plot is not None:
             _draw(counts, plot)

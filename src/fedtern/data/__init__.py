@@ -1,4 +1,4 @@
-"""Datasets and the ways to split them among clients; needs neither torch nor a network."""
+"""Datasets, and functions that split them among clients. Importing them does not need torch."""
 
 from fedtern.data.catalogue import DATASETS as DATASETS
 from fedtern.data.catalogue import load as load

@@ -1,4 +1,4 @@
-"""Every dataset there is, by name."""
+"""The built-in datasets by name."""
 
 from __future__ import annotations
 
@@ -20,5 +20,18 @@ DATASETS: dict[str, Callable[[str | Path | None], Dataset]] = {
 
 
 def load(name: str, data_dir: str | Path | None = None) -> Dataset:
-    """The dataset of this name, read from ``data_dir``, ``FEDTERN_DATA`` or the user's cache."""
+    """Load a built-in dataset.
+
+    Args:
+        name: a key of ``DATASETS``.
+        data_dir: the data directory; by default ``$FEDTERN_DATA``, else the user's cache directory,
+            into which missing files are downloaded.
+
+    Raises:
+        ValueError: no dataset has this name.
+        MissingDataError: a file is missing and cannot be downloaded.
+        DataError: a file is damaged.
+        MissingExtraError: a library that the dataset needs is not installed.
+
+    """
     return look_up(name, DATASETS, "dataset")(data_dir)

@@ -1,4 +1,4 @@
-"""What every dataset looks like once it is read."""
+"""A dataset in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Inputs = NDArray[Any]
-"""Examples along the first axis, in the dtype they are stored in."""
+"""Examples along the first axis, in the dtype in which they are stored."""
 
 Labels = NDArray[np.int64]
 """One class number for each example."""
@@ -17,11 +17,23 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Inputs and labels to train on and to test on, with what standardises the inputs.
+    """Inputs and labels for training and testing, with the constants that standardise inputs.
 
-    A model sees ``(inputs / scale - mean) / std``, with one mean and one standard deviation or
-    one for each channel (the second axis). ``groups`` tells who made each training example, where
-    that is known: its speaker, its writer.
+    Args:
+        name: the dataset's name.
+        train_inputs: training examples along the first axis, channels (if any) along the second.
+        train_labels: class number of each training example.
+        test_inputs: test examples, of the same shape as training examples.
+        test_labels: class number of each test example.
+        num_classes: number of classes; labels are smaller than this.
+        scale: models receive ``(inputs / scale - mean) / std``.
+        mean: one value, or one for each channel.
+        std: one value, or one for each channel.
+        groups: number of the source of each training example, such as its speaker; None if
+            unknown.
+
+    Raises:
+        ValueError: the arrays or constants do not fit together.
 
     >>> pixels = np.array([[[0, 255]]], np.uint8)
     >>> two = Dataset("two", pixels, [1], pixels, [0], num_classes=2, scale=255, mean=(0.5,))
@@ -44,7 +56,9 @@ class Dataset:
         if self.num_classes < 2:
             raise ValueError(f"num_classes must be at least 2, got {self.num_classes}")
         for part in ("train", "test"):
-            self._set(f"{part}_inputs", _plain(np.asarray(getattr(self, f"{part}_inputs"))))
+            self._set(
+                f"{part}_inputs", _torch_compatible(np.asarray(getattr(self, f"{part}_inputs")))
+            )
             labels = _class_numbers(getattr(self, f"{part}_labels"), self.num_classes, part)
             self._set(f"{part}_labels", labels)
             self._check_length(f"{part}_inputs", labels.size)
@@ -64,21 +78,22 @@ class Dataset:
         return self.train_inputs.shape[1:]
 
     def constants(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Factor and offset such that a model sees ``inputs * factor + offset``."""
-        mean, std = np.array(self.mean, np.float64), np.array(self.std, np.float64)
-        # One constant for each channel has to line up with the second axis of a batch.
+        """Return factor and offset: models receive ``inputs * factor + offset``."""
+        mean = np.array(self.mean, np.float64)
+        std = np.array(self.std, np.float64)
+        # Constants of channels must broadcast along the second axis of a batch.
         shape = (-1, *[1] * (len(self.shape) - 1)) if max(mean.size, std.size) > 1 else ()
         factor = (1 / (self.scale * std)).astype(np.float32)
         offset = (-mean / std).astype(np.float32)
         return factor.reshape(shape), offset.reshape(shape)
 
     def normalise(self, inputs: Inputs) -> NDArray[np.float32]:
-        """What a model sees of these inputs."""
+        """Standardise inputs as models receive them."""
         factor, offset = self.constants()
         return inputs.astype(np.float32) * factor + offset
 
     def _set(self, field: str, value: NDArray[Any]) -> None:
-        object.__setattr__(self, field, value)  # the one way into a frozen dataclass
+        object.__setattr__(self, field, value)  # the dataclass is frozen
 
     def _check_length(self, field: str, length: int) -> None:
         rows = getattr(self, field).shape[:1]
@@ -97,12 +112,12 @@ class Dataset:
             raise ValueError(f"scale and std must be positive, got {self.scale} and {self.std}")
 
 
-def _plain(array: Inputs) -> Inputs:
-    """The same values as torch can take them: in the machine's byte order, from first to last."""
+def _torch_compatible(array: Inputs) -> Inputs:
+    """Return the values in native byte order and with strides that torch supports."""
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    # Only what has to be is moved: how pictures lie in memory decides how fast they are trained on.
-    forward = all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
-    return array if forward else np.ascontiguousarray(array)
+    # Copied only if necessary: the memory layout of images affects the speed of training.
+    supported = all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
+    return array if supported else np.ascontiguousarray(array)
 
 
 def _class_numbers(values: ArrayLike, num_classes: int, part: str) -> Labels:

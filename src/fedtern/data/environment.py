@@ -1,4 +1,4 @@
-"""Who takes part in a federation, how often, and with which data (Table III)."""
+"""The learning environment: clients, participation and split of the data (Table III)."""
 
 from __future__ import annotations
 
@@ -14,31 +14,37 @@ from fedtern.data import Dataset, Split, by_class, by_group, dirichlet, iid, vol
 from fedtern.data.dataset import Labels
 from fedtern.data.splits import with_public
 
-# What each kind of split goes by, of all that can be said of one.
-_SPLIT_BY = {
+# The options that apply to each split.
+_SPLIT_OPTIONS = {
     "classes": ("classes_per_client", "gamma", "alpha"),
     "iid": ("gamma", "alpha"),
     "dirichlet": ("concentration", "gamma", "alpha"),
     "natural": (),
 }
-SPLITS = tuple(_SPLIT_BY)
-_SPLIT, _COHORT = 0, 1  # streams of random numbers that never meet
+SPLITS = tuple(_SPLIT_OPTIONS)
+
+# Independent streams of random numbers.
+_SPLIT_STREAM = 0
+_COHORT_STREAM = 1
 
 
 @dataclass(frozen=True)
 class Environment:
-    """The paper's base configuration, unless said otherwise.
+    """Clients, their participation and their data. The defaults are the paper's base configuration.
 
     Args:
-        clients: how many there are in all.
-        participation: the share of them that takes part in each round.
-        classes_per_client: how many classes each holds (``split="classes"``, Algorithm 5).
-        batch_size: of each local iteration.
-        gamma: concentration of the data on the first clients; 1 gives each the same share.
-        alpha: the share of the data that is spread evenly whatever gamma says.
-        split: "classes", "iid", "dirichlet" or "natural" (by who made the examples).
-        concentration: of ``split="dirichlet"``; small values leave each client few classes.
-        public: the share of the data that every client holds (Zhao et al., 2018).
+        clients: number of clients.
+        participation: the share of clients that train in each round, in (0, 1].
+        classes_per_client: number of classes of each client (``split="classes"``, Algorithm 5).
+        batch_size: number of examples in a local iteration.
+        gamma: concentration of the data on the first clients, in (0, 1]; 1 gives equal shares.
+        alpha: the part of the data that is distributed evenly for any gamma.
+        split: "classes", "iid", "dirichlet" or "natural" (by the source of the examples).
+        concentration: parameter of ``split="dirichlet"``; small values give clients few classes.
+        public: the part of the data that all clients have, in [0, 1) (Zhao et al., 2018).
+
+    Raises:
+        ValueError: a value is out of range.
 
     """
 
@@ -53,15 +59,16 @@ class Environment:
     public: float = 0.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):  # 1 and 1.0 are the same environment, and give the same digest
-            object.__setattr__(self, field.name, _plain(field, getattr(self, field.name)))
+        # Environments with 1 and with 1.0 are the same and must have the same digest.
+        for field in fields(self):
+            object.__setattr__(self, field.name, _converted(field, getattr(self, field.name)))
         if self.clients < 1:
             raise ValueError(f"clients must be at least 1, got {self.clients}")
         if not 0 < self.participation <= 1:
             raise ValueError(f"participation must be in (0, 1], got {self.participation}")
         if not self.cohort_size:
             raise ValueError(
-                f"participation {self.participation} of {self.clients} clients selects no one:"
+                f"participation {self.participation} of {self.clients} clients selects no client;"
                 f" use at least {1 / self.clients:g}"
             )
         if self.batch_size < 1:
@@ -73,47 +80,67 @@ class Environment:
 
     @property
     def cohort_size(self) -> int:
-        """How many clients take part in each round."""
+        """The number of clients that train in each round."""
         return round(self.clients * self.participation)
 
     def check_options_apply(self) -> Environment:
-        """Itself; an error where something is set that its split does not go by.
+        """Raise if an option does not apply to this split; return self.
 
-        For what a person has typed: environments that were trained in before stay what they are.
+        Only commands call this. Recorded environments may have such options.
+
+        Raises:
+            ValueError: an option differs from its default, but the split does not use it.
+
         """
-        for name in {name: None for by in _SPLIT_BY.values() for name in by}:
-            value, default = getattr(self, name), getattr(Environment, name)
-            if name not in _SPLIT_BY[self.split] and value != default:
-                users = [f'"{split}"' for split, by in _SPLIT_BY.items() if name in by]
+        names = dict.fromkeys(name for options in _SPLIT_OPTIONS.values() for name in options)
+        for name in names:
+            value = getattr(self, name)
+            default = getattr(Environment, name)
+            if name not in _SPLIT_OPTIONS[self.split] and value != default:
+                splits = [
+                    f'"{split}"' for split, options in _SPLIT_OPTIONS.items() if name in options
+                ]
                 raise ValueError(
-                    f'{name} {value} does nothing to split "{self.split}": leave it out, or choose'
-                    f" split {' or '.join(users)}"
+                    f'{name} {value} does not apply to split "{self.split}"; leave it out, or use'
+                    f" split {' or '.join(splits)}"
                 )
         return self
 
     def cohort(self, seed: int, round: int) -> list[int]:
-        """Who takes part in a round, ascending."""
+        """Return the clients that train in a round, in ascending order."""
         if self.cohort_size == self.clients:
             return list(range(self.clients))
-        chosen = _rng(seed, _COHORT, round).choice(self.clients, self.cohort_size, replace=False)
+        chosen = _rng(seed, _COHORT_STREAM, round).choice(
+            self.clients, self.cohort_size, replace=False
+        )
         return sorted(chosen.tolist())
 
-    def deal(self, dataset: Dataset, seed: int) -> Split:
-        """Who holds which of a dataset's training examples."""
-        if self.clients > dataset.train_labels.size:  # or so many could not even be counted out
-            raise ValueError(
-                f"some of {self.clients} clients would hold none of the"
-                f" {dataset.train_labels.size} examples: use fewer clients"
-            )
-        rng = _rng(seed, _SPLIT)
-        if not self.public:
-            return self._deal(dataset.train_labels, dataset, rng)
-        if self.split == "natural":
-            raise ValueError('public data cannot be combined with split="natural"')
-        deal = partial(self._deal, dataset=dataset, rng=rng)
-        return with_public(dataset.train_labels, self.public, deal, rng)
+    def split_dataset(self, dataset: Dataset, seed: int) -> Split:
+        """Split a dataset's training examples among the clients.
 
-    def _deal(self, labels: Labels, dataset: Dataset, rng: np.random.Generator) -> Split:
+        Raises:
+            ValueError: there are more clients than examples, or the dataset does not support the
+                split.
+
+        """
+        # Checked first: a huge number of clients would exhaust the memory.
+        if self.clients > dataset.train_labels.size:
+            raise ValueError(
+                f"some of {self.clients} clients would get none of the"
+                f" {dataset.train_labels.size} examples; use fewer clients"
+            )
+        rng = _rng(seed, _SPLIT_STREAM)
+        if not self.public:
+            return self._split_labels(dataset.train_labels, dataset, rng)
+        if self.split == "natural":
+            raise ValueError(
+                'public data cannot be combined with split "natural"; set public to 0 or choose'
+                " another split"
+            )
+        split = partial(self._split_labels, dataset=dataset, rng=rng)
+        return with_public(dataset.train_labels, self.public, split, rng)
+
+    def _split_labels(self, labels: Labels, dataset: Dataset, rng: np.random.Generator) -> Split:
         fractions = volume_fractions(self.clients, self.gamma, self.alpha)
         if self.split == "iid":
             return iid(labels, fractions, rng)
@@ -122,8 +149,8 @@ class Environment:
         if self.split == "natural":
             if dataset.groups is None:
                 raise ValueError(
-                    f"dataset {dataset.name!r} does not tell who made its examples: split"
-                    ' "natural" needs that'
+                    f'split "natural" needs the groups of examples, but dataset {dataset.name!r}'
+                    " has none; choose another split"
                 )
             return by_group(dataset.groups, self.clients, rng)
         return by_class(labels, fractions, self.classes_per_client, rng)
@@ -133,9 +160,10 @@ def _rng(seed: int, *stream: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=stream))
 
 
-def _plain(field: Field[Any], value: Any) -> Any:
-    kinds: dict[str, Callable[[Any], Any]] = {"int": operator.index, "float": float, "str": str}
+def _converted(field: Field[Any], value: Any) -> Any:
+    """Return the value as the field's type."""
+    types: dict[str, Callable[[Any], Any]] = {"int": operator.index, "float": float, "str": str}
     try:
-        return kinds[str(field.type)](value)
+        return types[str(field.type)](value)
     except (TypeError, ValueError):
         raise ValueError(f"{field.name} must be of type {field.type}, got {value!r}") from None

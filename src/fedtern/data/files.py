@@ -1,7 +1,8 @@
-"""Where a dataset's files are, and how they get there.
+"""Locate and download the files of datasets.
 
-A data directory holds one folder for each dataset. It is the one passed in, else the one that
-``FEDTERN_DATA`` names, else a cache of this user's, which downloads what it lacks.
+A data directory holds one folder for each dataset. It is the ``data_dir`` argument, else the
+directory in the environment variable ``FEDTERN_DATA``, else the user's cache directory. Missing
+files are downloaded only into the cache directory.
 """
 
 from __future__ import annotations
@@ -17,52 +18,75 @@ from fedtern.core.extras import require
 from fedtern.store.files import write_atomic
 
 VARIABLE = "FEDTERN_DATA"
-"""The environment variable that names a data directory."""
+"""Environment variable with the path of the data directory."""
 
 
 @dataclass(frozen=True)
 class Download:
-    """A file's public home, and the only bytes that are accepted from it."""
+    """A file to download, accepted only with the given SHA-256 digest."""
 
     url: str
     sha256: str
 
     @property
     def name(self) -> str:
-        """The file's own name."""
+        """The file name."""
         return self.url.rpartition("/")[2]
 
     def fetch(self, folder: Path) -> Path:
-        """The file inside ``folder``, downloaded with a progress bar unless it is there."""
+        """Download the file into a folder, with a progress bar, unless it is already there.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            MissingDataError: the download failed.
+            DataError: the file has another digest.
+            MissingExtraError: pooch or tqdm is not installed.
+
+        """
         pooch = require("pooch", "torch", f"downloading {self.name}")
-        require("tqdm", "torch", "a progress bar")  # pooch's, which it does not install by itself
+        require("tqdm", "torch", "a progress bar")  # an optional dependency of pooch
         try:
             path = pooch.retrieve(
                 self.url, f"sha256:{self.sha256}", self.name, folder, progressbar=True
             )
         except OSError as error:
             raise MissingDataError(
-                f"{self.name} could not be downloaded from {self.url} ({type(error).__name__}):"
-                f" fetch it yourself and save it as {folder / self.name}"
+                f"Cannot download {self.name} from {self.url} ({type(error).__name__});"
+                f" download it yourself and save it as {folder / self.name}"
             ) from error
         except ValueError as error:
             raise DataError(
-                f"{self.name} from {self.url} must have SHA-256 {self.sha256}, but has not: it was"
-                " damaged on its way or has changed at its home"
+                f"{self.name} from {self.url} does not have SHA-256 {self.sha256}; the download is"
+                " damaged or the published file has changed"
             ) from error
         return Path(path)
 
 
 @dataclass(frozen=True)
 class Source:
-    """The files of one dataset and what makes them in an empty folder."""
+    """The files of one dataset.
+
+    Args:
+        folder: name of the dataset's folder in the data directory.
+        files: paths of the files in the folder.
+        fill: creates the files in an empty folder.
+
+    """
 
     folder: str
     files: tuple[str, ...]
     fill: Callable[[Path], None]
 
     def locate(self, data_dir: str | Path | None) -> Path:
-        """The folder that holds every file, or an error naming the first that is absent."""
+        """Return the folder with the files; download missing files into the cache directory.
+
+        Raises:
+            MissingDataError: a file is missing in a directory that the user named, or a download
+                failed.
+
+        """
         root = data_root(data_dir)
         folder = (root or _cache()) / self.folder
         missing = [name for name in self.files if not (folder / name).is_file()]
@@ -71,8 +95,8 @@ class Source:
         if root is not None:
             where = "data_dir" if data_dir is not None else VARIABLE
             raise MissingDataError(
-                f"{self.folder} has no file {folder / missing[0]}: put it there, or leave {where}"
-                " unset to have it downloaded"
+                f"{self.folder}: missing file {folder / missing[0]}; put it there, or leave"
+                f" {where} unset to download it"
             )
         folder.mkdir(parents=True, exist_ok=True)
         self.fill(folder)
@@ -80,13 +104,15 @@ class Source:
 
 
 def data_root(data_dir: str | Path | None) -> Path | None:
-    """The data directory that the user names, if any."""
-    named = data_dir if data_dir is not None else os.environ.get(VARIABLE) or None
-    return None if named is None else Path(named)
+    """Return the data directory that the user named, or None."""
+    if data_dir is not None:
+        return Path(data_dir)
+    variable = os.environ.get(VARIABLE)
+    return Path(variable) if variable else None
 
 
 def download_each(*downloads: Download) -> Callable[[Path], None]:
-    """Fills a folder with files that are published one by one."""
+    """Return a function that downloads separate files into a folder."""
 
     def fill(folder: Path) -> None:
         for download in downloads:
@@ -96,14 +122,14 @@ def download_each(*downloads: Download) -> Callable[[Path], None]:
 
 
 def download_members(archive: Download, *members: str) -> Callable[[Path], None]:
-    """Fills a folder with members of a tar archive, which is removed afterwards."""
+    """Return a function that downloads a tar archive, extracts members and removes the archive."""
 
     def fill(folder: Path) -> None:
         path = archive.fetch(folder)
         with tarfile.open(path) as tar:
             for member in members:
                 file = tar.extractfile(member)
-                if file is None:  # a pinned archive has them all
+                if file is None:  # impossible: the digest of the archive is pinned
                     raise MissingDataError(f"{path} has no member {member}")
                 with file:
                     _write_member(folder / member, file.read())
@@ -118,5 +144,5 @@ def _write_member(path: Path, data: bytes) -> None:
 
 
 def _cache() -> Path:
-    pooch = require("pooch", "torch", f"downloading a dataset (where {VARIABLE} is not set)")
+    pooch = require("pooch", "torch", f"downloading a dataset ({VARIABLE} is not set)")
     return Path(pooch.os_cache("fedtern"))

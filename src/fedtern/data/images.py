@@ -1,4 +1,4 @@
-"""Handwritten digits, articles of clothing and small photographs."""
+"""The image datasets: digits, MNIST, Fashion-MNIST and CIFAR-10."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ _NUM_TEST_DIGITS = 297
 
 
 def digits(data_dir: str | Path | None = None) -> Dataset:
-    """1,797 digits of 8 by 8 pixels from scikit-learn: 1,500 to train on, 297 to test on.
+    """Load scikit-learn's digits: 1,500 + 297 handwritten digits of 8 by 8 pixels.
 
-    They come with the library, so ``data_dir`` is not used. The test examples are the first 297
+    They are part of scikit-learn, so ``data_dir`` is ignored. The test examples are the first 297
     of ``numpy.random.default_rng(0).permutation(1797)``.
     """
     sklearn = require("sklearn.datasets", "torch", "the digits dataset")
     bunch = sklearn.load_digits()
-    inputs, labels = bunch.images.astype(np.uint8)[:, None], bunch.target
+    inputs = bunch.images.astype(np.uint8)[:, None]
+    labels = bunch.target
     order = np.random.default_rng(0).permutation(len(labels))
-    test, train = order[:_NUM_TEST_DIGITS], order[_NUM_TEST_DIGITS:]
+    test = order[:_NUM_TEST_DIGITS]
+    train = order[_NUM_TEST_DIGITS:]
     return Dataset(
         "digits", inputs[train], labels[train], inputs[test], labels[test], num_classes=10,
         scale=16, mean=(0.3047,), std=(0.3757,),
@@ -32,19 +34,19 @@ def digits(data_dir: str | Path | None = None) -> Dataset:
 
 
 def mnist(data_dir: str | Path | None = None) -> Dataset:
-    """60,000 + 10,000 handwritten digits of 28 by 28 grey pixels (LeCun et al., 1998)."""
+    """Load MNIST: 60,000 + 10,000 handwritten digits of 28 by 28 pixels (LeCun et al., 1998)."""
     return _idx_dataset("mnist", _MNIST.locate(data_dir), mean=0.1307, std=0.3081)
 
 
 def fashion_mnist(data_dir: str | Path | None = None) -> Dataset:
-    """60,000 + 10,000 articles of clothing of 28 by 28 grey pixels (Xiao et al., 2017)."""
+    """Load Fashion-MNIST: 60,000 + 10,000 garments of 28 by 28 pixels (Xiao et al., 2017)."""
     return _idx_dataset("fashion-mnist", _FASHION.locate(data_dir), mean=0.2860, std=0.3530)
 
 
 def cifar10(data_dir: str | Path | None = None) -> Dataset:
-    """50,000 + 10,000 photographs of 32 by 32 coloured pixels (Krizhevsky, 2009).
+    """Load CIFAR-10: 50,000 + 10,000 colour photographs of 32 by 32 pixels (Krizhevsky, 2009).
 
-    Mean and standard deviation are the constants in the authors' released code.
+    Mean and standard deviation are the constants of the paper's published code.
     """
     folder = _CIFAR.locate(data_dir)
     batches = [read_cifar_batch(folder / name, sha256) for name, sha256 in _BATCHES.items()]
@@ -56,14 +58,15 @@ def cifar10(data_dir: str | Path | None = None) -> Dataset:
 
 
 def _idx_dataset(name: str, folder: Path, *, mean: float, std: float) -> Dataset:
-    train, test = read_idx_pair(folder, "train"), read_idx_pair(folder, "t10k")
+    train = read_idx_pair(folder, "train")
+    test = read_idx_pair(folder, "t10k")
     return Dataset(name, *train, *test, num_classes=10, scale=255, mean=(mean,), std=(std,))
 
 
-def _idx_source(folder: str, home: str, **sha256: str) -> Source:
+def _idx_source(folder: str, url: str, **sha256: str) -> Source:
     suffixes = {"images": "images-idx3-ubyte.gz", "labels": "labels-idx1-ubyte.gz"}
     downloads = [
-        Download(f"{home}/{prefix}-{suffix}", sha256[f"{prefix}_{kind}"])
+        Download(f"{url}/{prefix}-{suffix}", sha256[f"{prefix}_{kind}"])
         for prefix in ("train", "t10k")
         for kind, suffix in suffixes.items()
     ]
@@ -99,7 +102,7 @@ _BATCHES = {
 }
 _ARCHIVE = Download(
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-    # As several dataset libraries publish it; we have verified the members, not the archive.
+    # The digest that several dataset libraries use. Only the members have been verified.
     "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
 _CIFAR = Source("cifar10", tuple(_BATCHES), download_members(_ARCHIVE, *_BATCHES))

@@ -1,7 +1,8 @@
-"""Ways to deal a training set out to clients.
+"""Functions that split a training set among clients.
 
-Every function is pure: the same labels and random generator give the same split. Volume fractions
-say how much each client holds; the examples left over by rounding down belong to no one.
+The same labels and the same state of the random generator give the same split. Volume fractions
+are the clients' shares of the data. They are rounded down to whole examples, so that a few examples
+may belong to no client.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The training examples that each client holds; no two hold the same one, unless public.
+    """The training examples of each client. Only public examples belong to several clients.
 
     >>> split = Split((np.array([0, 3]), np.array([2])))
     >>> len(split), split.sizes, split.counts(np.array([0, 0, 1, 1]), num_classes=2).tolist()
@@ -36,11 +37,11 @@ class Split:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many examples each client holds."""
+        """The number of examples of each client."""
         return tuple(client.size for client in self.clients)
 
     def counts(self, labels: Labels, num_classes: int) -> NDArray[np.int64]:
-        """How many examples of each class (column) each client (row) holds."""
+        """Return the number of examples by client (row) and class (column)."""
         rows = [np.bincount(labels[client], minlength=num_classes) for client in self.clients]
         return np.array(rows, np.int64)
 
@@ -48,10 +49,18 @@ class Split:
 def volume_fractions(
     num_clients: int, gamma: float = 1.0, alpha: float = 0.1
 ) -> NDArray[np.float64]:
-    """Each client's share of the data, the largest first.
+    """Return each client's share of the data, the largest first.
 
-    phi_i = alpha / n + (1 - alpha) gamma^i / sum_j gamma^j: all equal for gamma = 1, and at least
-    alpha / n however steep gamma makes it.
+    phi_i = alpha / n + (1 - alpha) gamma^i / sum_j gamma^j for n clients.
+
+    Args:
+        num_clients: number of clients, n.
+        gamma: concentration of the data on the first clients, in (0, 1]; 1 gives equal shares.
+        alpha: the part of the data that is distributed evenly, in [0, 1]; every share is at least
+            alpha / n.
+
+    Raises:
+        ValueError: an argument is out of range.
 
     >>> volume_fractions(3, gamma=0.5).round(3).tolist()
     [0.548, 0.29, 0.162]
@@ -70,25 +79,47 @@ def volume_fractions(
 def by_class(
     labels: Labels, fractions: ArrayLike, classes_per_client: int, rng: np.random.Generator
 ) -> Split:
-    """Algorithm 5: a client's share comes in equal parts from neighbouring classes.
+    """Give each client equal parts of neighbouring classes (Algorithm 5).
 
-    While pools last, a client holds exactly ``classes_per_client`` classes. When at its turn no
-    such number of classes has enough left, it holds as few more as possible; a client with fewer
-    examples than that, or one that comes when fewer classes are left, holds fewer. Its size is
-    exact in every case.
+    Clients choose one after the other. A client gets exactly ``classes_per_client`` classes if
+    enough examples are left in that many classes. Otherwise it gets as few more classes as
+    possible. It gets fewer classes only if it has fewer examples than that, or if fewer classes
+    are left. The number of examples is always exact.
+
+    Args:
+        labels: class numbers of the training set.
+        fractions: share of each client, as of ``volume_fractions``.
+        classes_per_client: number of classes of each client.
+        rng: source of randomness.
+
+    Raises:
+        ValueError: an argument is out of range, or a client would get no examples.
+
     """
     pools = Pools.shuffled(labels, rng)
     if not 1 <= classes_per_client <= pools.num_classes:
         raise ValueError(
-            f"classes_per_client must be between 1 and the {pools.num_classes} classes there are,"
+            f"classes_per_client must be between 1 and the number of classes, {pools.num_classes},"
             f" got {classes_per_client}"
         )
     budgets = _budgets(labels.size, fractions)
-    return Split(tuple(pools.take(pools.plan(n, classes_per_client, rng)) for n in budgets))
+    return Split(
+        tuple(pools.take(pools.neighbour_counts(n, classes_per_client, rng)) for n in budgets)
+    )
 
 
 def iid(labels: Labels, fractions: ArrayLike, rng: np.random.Generator) -> Split:
-    """Every client's share is drawn at random from all examples."""
+    """Give each client a random sample of all examples.
+
+    Args:
+        labels: class numbers of the training set.
+        fractions: share of each client, as of ``volume_fractions``.
+        rng: source of randomness.
+
+    Raises:
+        ValueError: the fractions are invalid, or a client would get no examples.
+
+    """
     budgets = _budgets(labels.size, fractions)
     order = rng.permutation(labels.size).astype(np.int64)
     return Split(tuple(np.split(order, np.cumsum(budgets))[:-1]))
@@ -97,11 +128,21 @@ def iid(labels: Labels, fractions: ArrayLike, rng: np.random.Generator) -> Split
 def dirichlet(
     labels: Labels, fractions: ArrayLike, alpha: float, rng: np.random.Generator
 ) -> Split:
-    """Every client has its own mixture of classes, drawn from a Dirichlet distribution.
+    """Give each client a mixture of classes drawn from a Dirichlet distribution.
 
-    Hsu et al. (2019): the mixture is Dir(alpha p), with p the classes' shares of all examples;
-    a large alpha makes clients alike, a small one leaves each with few classes. Where a class has
-    run out, the others of the client's mixture take its place.
+    Hsu et al. (2019): the mixture is Dir(alpha p), where p are the classes' shares of all
+    examples. If no examples of a class are left, the other classes of the mixture replace it.
+
+    Args:
+        labels: class numbers of the training set.
+        fractions: share of each client, as of ``volume_fractions``.
+        alpha: concentration; a large value makes clients similar, a small value gives each client
+            few classes.
+        rng: source of randomness.
+
+    Raises:
+        ValueError: an argument is out of range, or a client would get no examples.
+
     """
     if not alpha > 0:
         raise ValueError(f"alpha must be positive, got {alpha}")
@@ -109,24 +150,34 @@ def dirichlet(
     pools = Pools.shuffled(labels, rng)
     prior = pools.left / labels.size
     return Split(
-        tuple(pools.take(pools.draw(n, rng.dirichlet(alpha * prior), rng)) for n in budgets)
+        tuple(
+            pools.take(pools.mixture_counts(n, rng.dirichlet(alpha * prior), rng)) for n in budgets
+        )
     )
 
 
 def by_group(groups: ArrayLike, num_clients: int | None, rng: np.random.Generator) -> Split:
-    """Every client holds all examples of one group, such as a speaker, or of several.
+    """Give each client all examples of one or several groups, such as speakers.
 
-    Without a number of clients there is one for each group, in the order of the groups' names.
-    With one, groups in random order go to whichever client holds the least.
+    Args:
+        groups: group of each training example.
+        num_clients: number of clients; each group, in random order, goes to the client with the
+            fewest examples. None makes one client for each group, in the order of the groups.
+        rng: source of randomness.
+
+    Raises:
+        ValueError: there are fewer groups than clients.
+
     """
     names, member = np.unique(np.asarray(groups), return_inverse=True)
     if num_clients is None:
-        num_clients, owner = names.size, np.arange(names.size)
+        num_clients = names.size
+        owner = np.arange(names.size)
     elif 1 <= num_clients <= names.size:
-        owner = _deal(np.bincount(member), num_clients, rng)
+        owner = _assign_groups(np.bincount(member), num_clients, rng)
     else:
         raise ValueError(
-            f"num_clients must be between 1 and the {names.size} groups there are, got"
+            f"num_clients must be between 1 and the number of groups, {names.size}, got"
             f" {num_clients}"
         )
     client = owner[member]
@@ -141,12 +192,21 @@ def with_public(
     rng: np.random.Generator,
     portion: float = 1.0,
 ) -> Split:
-    """Every client also holds a part of a public subset (data sharing, Zhao et al., 2018).
+    """Give all clients access to a public part of the data (Zhao et al., 2018).
 
-    ``fraction`` of all examples becomes public, the same number from every class where each has
-    enough; ``split`` deals out the rest; each client adds a random ``portion`` of what is public.
+    Args:
+        labels: class numbers of the training set.
+        fraction: the part of the examples that is public, in (0, 1). It has the same number of
+            examples of every class, as far as a class has enough.
+        split: splits the remaining, private examples, given their labels.
+        rng: source of randomness.
+        portion: the part of the public examples that each client gets at random, in (0, 1].
 
-    >>> labels, rng = np.arange(100) % 10, np.random.default_rng(0)
+    Raises:
+        ValueError: an argument is out of range.
+
+    >>> labels = np.arange(100) % 10
+    >>> rng = np.random.default_rng(0)
     >>> four = volume_fractions(4)
     >>> with_public(labels, 0.2, lambda rest: by_class(rest, four, 1, rng), rng, portion=0.5).sizes
     (30, 30, 30, 30)
@@ -156,7 +216,7 @@ def with_public(
             f"fraction must be in (0, 1) and portion in (0, 1], got {fraction} and {portion}"
         )
     pools = Pools.shuffled(labels, rng)
-    public = pools.take(pools.even(_floor(labels.size * fraction)))
+    public = pools.take(pools.even_counts(_floor(labels.size * fraction)))
     private = np.setdiff1d(np.arange(labels.size), public)
     rest = split(labels[private])
     size = _floor(public.size * portion)
@@ -168,27 +228,29 @@ def with_public(
 
 
 def _budgets(num_examples: int, fractions: ArrayLike) -> list[int]:
+    """Return the number of examples of each client."""
     shares = np.asarray(fractions, np.float64)
     if shares.ndim != 1 or not shares.size or shares.min() < 0 or shares.sum() > 1 + 1e-9:
         raise ValueError(f"fractions must be positive and sum to at most 1, got {shares}")
     budgets = [_floor(num_examples * share) for share in shares.tolist()]
     if 0 in budgets:
         raise ValueError(
-            f"client {budgets.index(0)} of {len(budgets)} would hold none of the {num_examples}"
-            " examples: use fewer clients or a larger gamma"
+            f"client {budgets.index(0)} of {len(budgets)} would get none of the {num_examples}"
+            " examples; use fewer clients or a larger gamma"
         )
     return budgets
 
 
 def _floor(value: float) -> int:
-    """Round down, except what falls short of a whole number by rounding errors alone."""
+    """Round down, but treat numbers just below an integer, by rounding errors, as that integer."""
     return int(np.floor(value * (1 + 1e-12)))
 
 
-def _deal(sizes: NDArray[np.int64], num_clients: int, rng: np.random.Generator) -> Indices:
-    """The client that gets each group."""
-    owner, held = np.empty(sizes.size, np.int64), np.zeros(num_clients, np.int64)
+def _assign_groups(sizes: NDArray[np.int64], num_clients: int, rng: np.random.Generator) -> Indices:
+    """Return the client of each group, given the groups' numbers of examples."""
+    owner = np.empty(sizes.size, np.int64)
+    client_sizes = np.zeros(num_clients, np.int64)
     for group in rng.permutation(sizes.size):
-        owner[group] = held.argmin()
-        held[owner[group]] += sizes[group]
+        owner[group] = client_sizes.argmin()
+        client_sizes[owner[group]] += sizes[group]
     return owner

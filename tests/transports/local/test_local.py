@@ -280,7 +280,7 @@ def test_what_cannot_be_federated_is_refused_in_a_sentence(digits):
 
 
 def test_impossible_environments_are_refused_in_a_sentence(digits):
-    with pytest.raises(ValueError, match=r"participation 0.01 of 20 clients selects no one"):
+    with pytest.raises(ValueError, match=r"participation 0.01 of 20 clients selects no client"):
         Environment(clients=20, participation=0.01)
     for wrong, match in (
         ({"clients": 0}, "clients must be at least 1, got 0"),
@@ -292,13 +292,13 @@ def test_impossible_environments_are_refused_in_a_sentence(digits):
         with pytest.raises(ValueError, match=match):
             Environment(**wrong)
     for wrong, match in (
-        ({"classes_per_client": 11}, "between 1 and the 10 classes there are, got 11"),
-        ({"clients": 5000}, "would hold none of the 1500 examples: use fewer clients"),
-        ({"split": "natural"}, "does not tell who made its examples"),
+        ({"classes_per_client": 11}, "between 1 and the number of classes, 10, got 11"),
+        ({"clients": 5000}, "would get none of the 1500 examples; use fewer clients"),
+        ({"split": "natural"}, "needs the groups of examples"),
         ({"split": "natural", "public": 0.1}, "cannot be combined"),
     ):
         with pytest.raises(ValueError, match=match):
-            Environment(**wrong).deal(digits, 0)
+            Environment(**wrong).split_dataset(digits, 0)
 
 
 def test_defaults_never_do_nothing():
@@ -315,7 +315,7 @@ def test_defaults_never_do_nothing():
 def test_every_split_can_be_trained_on(digits, kind, public):
     environment = replace(SOME, split=kind, public=public)
     assert play(make(digits, stc(0.05, 0.05), environment=environment), 2)[0].round == 2
-    first, second = (environment.deal(digits, seed) for seed in (1, 1))
+    first, second = (environment.split_dataset(digits, seed) for seed in (1, 1))
     assert all(np.array_equal(a, b) for a, b in zip(first.clients, second.clients, strict=True))
 
 

@@ -56,7 +56,7 @@ def local(model, steps=1, momentum=0.9, observe=False, restriction=None, augment
     return LocalTraining(
         FlatModel(task.build(0)),
         task.examples(data),
-        SOME.deal(data, 0),
+        SOME.split_dataset(data, 0),
         Sgd(0.1, momentum, 1e-3),
         batch_size=7,
         local_steps=steps,

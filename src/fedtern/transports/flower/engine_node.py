@@ -43,7 +43,7 @@ def _prepared(
     torch.set_num_threads(1)
     model = FlatModel(task.build(seed))
     terms = Terms(model.layout, what.make_method())
-    examples, split = task.examples(dataset), environment.deal(dataset, seed)
+    examples, split = task.examples(dataset), environment.split_dataset(dataset, seed)
     local = prepare(model, examples, split, terms, environment, what.sgd, seed)
     return choose_trainer(local, workers=0), local, model.weights, terms
 

@@ -57,7 +57,7 @@ def train_run(
     task = get_task(experiment.task)
     dataset = task.load(data_dir)
     # Before the directory is created: an impossible split leaves nothing on the disk.
-    split = experiment.environment.deal(dataset, experiment.seed)
+    split = experiment.environment.split_dataset(dataset, experiment.seed)
     with run.locked():
         if run.is_finished():
             return  # another process has finished it since

@@ -136,7 +136,7 @@ def federate(
     return make(
         FlatModel(task.build(seed), device),
         task.examples(dataset, device),
-        environment.deal(dataset, seed) if split is None else split,
+        environment.split_dataset(dataset, seed) if split is None else split,
         method,
         environment,
         sgd,

@@ -47,7 +47,7 @@ class ExperimentClient:
             )
         task, seed = get_task(experiment.task), experiment.seed
         model = FlatModel(task.build(seed), device)
-        split = environment.deal(dataset, seed)
+        split = environment.split_dataset(dataset, seed)
         core = Client(
             client_id,
             experiment.make_method(),

@@ -58,7 +58,7 @@ class ExperimentServer:
         progress: Callable[[Evaluation, Coordinator], None] = lambda _found, _coordinator: None,
     ) -> None:
         task, seed = get_task(experiment.task), experiment.seed
-        split = experiment.environment.deal(dataset, seed)
+        split = experiment.environment.split_dataset(dataset, seed)
         self.experiment, self.progress, self.stats = experiment, progress, Stats()
         self.run = open_run(experiment, path.parent, path=path, command=command, engine="mqtt")
         self.run.create()
