@@ -121,11 +121,11 @@ def test_every_built_in_task_has_defaults_and_a_model():
         ("logistic-mnits", "logistic-mnist"),
         ("vgg11-cifar10", "vgg11s-cifar10"),
         ("kws", "cnn-kws"),
-        ("zzz", "there are logistic-digits"),
+        ("zzz", "Available: logistic-digits"),
     ],
 )
 def test_an_unknown_task_gets_the_nearest_names(typed, meant):
-    with pytest.raises(ValueError, match=f"no task '{typed}'; .*{meant}"):
+    with pytest.raises(ValueError, match=f"Unknown task '{typed}'. .*{meant}"):
         get_task(typed)
 
 

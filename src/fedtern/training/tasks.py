@@ -124,12 +124,14 @@ def register_task(task: Task, *, replace: bool = False) -> Task:
 
 
 def get_task(name: str) -> Task:
-    """The task of this name; the nearest names are suggested for one that is not there.
+    """Return the task of a name.
+
+    Raises:
+        ValueError: No task has this name; the message suggests similar names.
 
     >>> get_task("logistic-minst")
     Traceback (most recent call last):
     ...
-    ValueError: Unknown task 'logistic-minst'. Did you mean 'logistic-mnist' or
-    logistic-digits?
+    ValueError: Unknown task 'logistic-minst'. Did you mean 'logistic-mnist' or 'logistic-digits'?
     """
     return look_up(name, TASKS, "task")
