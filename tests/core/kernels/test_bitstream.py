@@ -1,3 +1,5 @@
+"""Bit stream kernels, compared with strings of bits."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -13,8 +15,9 @@ def bits(text: str) -> bytes:
 
 
 def oracle(indices: list[int], width: int) -> tuple[bytes, bytes]:
-    """Algorithm 3, a character a bit."""
-    low = high = ""
+    """Algorithm 3 with one character per bit."""
+    low = ""
+    high = ""
     previous = -1
     for index in indices:
         gap = index - previous - 1
@@ -32,7 +35,7 @@ positions = st.one_of(
 
 
 @given(positions, st.integers(0, 12))
-def test_gaps_are_written_as_algorithm_3_says_and_read_back(indices, width):
+def test_gaps_are_written_as_in_algorithm_3_and_read_back(indices, width):
     array = np.array(indices, np.int64)
     low, high = oracle(indices, width)
     remainders = np.full(len(low), 0xAA, np.uint8)
@@ -55,7 +58,7 @@ def test_gaps_are_written_as_algorithm_3_says_and_read_back(indices, width):
 
 
 @given(st.lists(st.integers(0, 2**20 - 1), max_size=60), st.integers(20, 25))
-def test_levels_are_packed_densely(levels, width):
+def test_levels_are_packed_without_gaps_and_read_back(levels, width):
     array = np.array(levels, np.int32)
     packed = np.zeros((array.size * width + 7) // 8, np.uint8)
     pack_levels(array, width, packed)

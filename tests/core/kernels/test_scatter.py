@@ -1,3 +1,5 @@
+"""Kernels that add updates and count votes, compared with plain loops."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -5,30 +7,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtern.core.kernels import scatter_add, scatter_signs, tally
+from fedtern.core.kernels import apply_sign_counts, scatter_add, scatter_signs
 from fedtern.core.methods.aggregation import MajorityVote, Mean
 from fedtern.core.updates import Signs, Sparse, Ternary
 
 
-def test_scatter_add_adds_repeated_indices_one_after_the_other():
+def test_repeated_indices_are_added_in_order():
     out = np.float32([1.0, 1e8])
     scatter_add(out, np.array([1, 0, 1]), np.float32([1.0, 2.0, -1e8]), np.float32(1))
-    # (1e8 + 1) - 1e8 is 0 in float32: the order shows.
+    # (1e8 + 1) - 1e8 is 0 in float32: another order would give 1.
     assert out.tolist() == [3.0, 0.0]
 
 
-def test_tally_rounds_once():
+def test_applying_sign_counts_rounds_once():
     rng = np.random.default_rng(0)
     base = rng.standard_normal(1000).astype(np.float32)
     counts = rng.integers(-(10**6), 10**6, 1000).astype(np.int32)
     step = np.float64(np.float32(0.0002))
     weights = np.empty_like(base)
-    tally(weights, base, counts, step)
+    apply_sign_counts(weights, base, counts, step)
     assert np.array_equal(weights, (base.astype(np.float64) + step * counts).astype(np.float32))
 
 
 @given(st.integers(0, 2**32), st.integers(1, 200), st.floats(-3, 3, width=32))
-def test_scatter_signs_does_what_a_loop_does(seed, size, step):
+def test_scatter_signs_gives_the_same_bits_as_a_loop(seed, size, step):
     rng = np.random.default_rng(seed)
     out = rng.standard_normal(size).astype(np.float32)
     indices = np.flatnonzero(rng.random(size) < 0.3)
@@ -53,7 +55,7 @@ def random_update(rng, size):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @given(st.integers(0, 2**32), st.integers(1, 60), st.integers(1, 12))
-def test_the_mean_adds_uploads_in_their_order_rounding_each_time(weighted, seed, size, count):
+def test_the_mean_adds_updates_in_order_and_rounds_after_each(weighted, seed, size, count):
     rng = np.random.default_rng(seed)
     updates = [random_update(rng, size) for _ in range(count)]
     examples = rng.integers(1, 100, count).tolist()
@@ -66,10 +68,10 @@ def test_the_mean_adds_uploads_in_their_order_rounding_each_time(weighted, seed,
     assert Mean(weighted).combine(updates, examples).tobytes() == expected.tobytes()
 
 
-# 255 is as far as a byte counts.
+# Votes are counted in bytes, up to 255 at a time.
 @pytest.mark.parametrize("count", [1, 2, 7, 254, 255, 256, 511])
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 100])
-def test_votes_are_counted_one_by_one(size, count):
+def test_vote_counts_are_exact(size, count):
     rng = np.random.default_rng([size, count])
     votes = rng.random((count, size)) < rng.random(size)
     votes[:, 0] = True

@@ -12,11 +12,11 @@ from fedtern.core.codecs.codec import expect, open_payload
 from fedtern.core.codecs.golomb import decode_positions, encode_positions, golomb_width, read_count
 from fedtern.core.errors import DecodeError
 from fedtern.core.kernels import (
-    count_touched,
+    count_distinct,
+    fill_ternary_values,
     measure_keys,
     nest_keys,
     pack_levels,
-    sign_touches,
     split_keys,
     unpack_levels,
 )
@@ -74,7 +74,7 @@ class UpdateSequenceCodec:
             values = check_floats(reader.floats(count), lambda i: f"touch {i}")
         read_keys = _decode_nested if flags & _NESTED else _decode_flat
         places = read_keys(reader, count, layout.size, turns)
-        if mus is not None and not sign_touches(*places, packed, mus, ends, values):
+        if mus is not None and not fill_ternary_values(*places, packed, mus, ends, values):
             raise DecodeError("a magnitude is not positive, or belongs to no position")
         return UpdateSequence(layout.size, turns, *places, values, mus)
 
@@ -85,7 +85,7 @@ _Places = tuple[NDArray[np.int64], NDArray[np.int32]]  # position and turn of ea
 def _encode_keys(series: UpdateSequence) -> tuple[bool, bytes]:
     """The shorter of the two ways, and whether it is the nested one."""
     size, turns, count = series.size, series.turns, series.values.size
-    rows = int(count_touched(series.positions))
+    rows = int(count_distinct(series.positions))
     domains = (count, size * turns), (rows, size), (count, rows * turns)
     widths = [golomb_width(*domain) for domain in domains]
     bits = measure_keys(series.positions, series.turn, turns, *widths)

@@ -1,7 +1,7 @@
-"""Bit streams, lowest bit of each byte first.
+"""Bit streams of Golomb-coded gaps and of fixed-width numbers, lowest bit of each byte first.
 
-The three parts of a Golomb-coded message lie one after the other (signs, remainders, quotients)
-instead of being interleaved, so that each is read a machine word at a time.
+The three parts of a Golomb-coded message (signs, remainders, quotients) are stored one after the
+other instead of interleaved, so that each part can be read one machine word at a time.
 """
 
 from __future__ import annotations
@@ -21,15 +21,29 @@ def encode_gaps(
     remainders: NDArray[np.uint8],
     quotients: NDArray[np.uint8],
 ) -> Scalar:
-    """Write Golomb-coded gaps to two buffers and return the quotients' bits.
+    """Write the gaps between indices as Golomb codes (Algorithm 3 of the paper).
 
-    Algorithm 3: each gap is written as ``gap >> width`` ones and a zero, and ``width`` low bits.
-    Both streams are put together a machine word at a time.
+    A gap is written as ``gap >> width`` ones and a zero in ``quotients``, and its ``width`` low
+    bits in ``remainders``. Both streams are assembled one machine word at a time.
+
+    Args:
+        indices: strictly increasing positions.
+        width: the number of low bits of each gap.
+        remainders: the buffer for the low bits.
+        quotients: the buffer for the unary codes.
+
+    Returns:
+        The number of bits written to ``quotients``.
+
     """
     previous = np.int64(-1)
     mask = (np.int64(1) << width) - 1
-    low_word, low_bits, low_at = np.uint64(0), np.int64(0), np.int64(0)
-    word, bits, at = np.uint64(0), np.int64(0), np.int64(0)
+    low_word = np.uint64(0)
+    low_bits = np.int64(0)
+    low_at = np.int64(0)
+    word = np.uint64(0)
+    bits = np.int64(0)
+    at = np.int64(0)
     for j in range(indices.size):
         gap = indices[j] - previous - 1
         previous = indices[j]
@@ -37,29 +51,31 @@ def encode_gaps(
         low_word |= low << np.uint64(low_bits)
         low_bits += width
         if low_bits >= 64:
-            low_at = _store(remainders, low_at, low_word, 8)
+            low_at = _write_bytes(remainders, low_at, low_word, 8)
             low_bits -= 64
             low_word = low >> np.uint64(width - low_bits)
         ones = gap >> width
         while bits + ones >= 64:
-            at = _store(quotients, at, word | (_ONES << np.uint64(bits)), 8)
+            at = _write_bytes(quotients, at, word | (_ONES << np.uint64(bits)), 8)
             ones -= 64 - bits
-            word, bits = np.uint64(0), np.int64(0)
+            word = np.uint64(0)
+            bits = np.int64(0)
         word |= ((np.uint64(1) << np.uint64(ones)) - np.uint64(1)) << np.uint64(bits)
         bits += ones + 1
         if bits == 64:
-            at = _store(quotients, at, word, 8)
-            word, bits = np.uint64(0), np.int64(0)
-    _store(remainders, low_at, low_word, (low_bits + 7) >> 3)
-    _store(quotients, at, word, (bits + 7) >> 3)
+            at = _write_bytes(quotients, at, word, 8)
+            word = np.uint64(0)
+            bits = np.int64(0)
+    _write_bytes(remainders, low_at, low_word, (low_bits + 7) >> 3)
+    _write_bytes(quotients, at, word, (bits + 7) >> 3)
     return 8 * at + bits
 
 
 @jit
-def _store(out: NDArray[np.uint8], at: Scalar, word: Scalar, count: Scalar) -> Scalar:
-    """Write the ``count`` low bytes of a word, lowest first, and return where the next one goes."""
+def _write_bytes(out: NDArray[np.uint8], at: Scalar, word: Scalar, count: Scalar) -> Scalar:
+    """Write the ``count`` low bytes of a word, lowest first; return the index after them."""
     if count == 8:
-        for j in range(8):  # a constant number of times: compiled to one instruction
+        for j in range(8):  # a constant number of iterations compiles to one instruction
             out[at + j] = np.uint8((word >> np.uint64(8 * j)) & np.uint64(0xFF))
     else:
         for j in range(count):
@@ -76,27 +92,37 @@ def decode_gaps(
     size: Scalar,
     indices: NDArray[np.int64],
 ) -> Scalar:
-    """Fill ``indices`` (Algorithm 4) and return how many of ``unary_bits`` bits that took.
+    """Read Golomb-coded gaps and fill ``indices`` (Algorithm 4 of the paper).
 
-    Returns -1 where the stream ends early or leads to an index of ``size`` or more. Both
-    buffers carry eight spare bytes at their end.
+    Args:
+        remainders: the low bits, followed by at least eight spare bytes.
+        quotients: the unary codes, followed by at least eight spare bytes.
+        unary_bits: the number of bits available in ``quotients``.
+        width: the number of low bits of each gap.
+        size: every index must be below this.
+        indices: the output; its length is the number of gaps to read.
+
+    Returns:
+        The number of bits read from ``quotients``; -1 if the stream ends early or an index is not
+        below ``size``.
+
     """
     previous = np.int64(-1)
-    terminator = np.int64(-1)  # bit at which the last quotient ended
+    terminator = np.int64(-1)  # the bit that ended the last quotient
     low_at = np.int64(0)
     found = 0
-    most = np.int64(size) >> width
+    max_quotient = np.int64(size) >> width
     for start in range(0, unary_bits, 64):
         # A zero ends a quotient: look for ones in the inverted word.
-        word = ~_get(quotients, start, 64)
+        word = ~_read_bits(quotients, start, 64)
         while word != np.uint64(0) and found < indices.size:
             at = start + np.int64(trailing_zeros(word))
             word &= word - np.uint64(1)
             quotient = at - terminator - 1
-            if at >= unary_bits or quotient > most:
+            if at >= unary_bits or quotient > max_quotient:
                 return -1
             terminator = at
-            low = np.int64(_get(remainders, low_at, width))
+            low = np.int64(_read_bits(remainders, low_at, width))
             low_at += width
             previous += (quotient << width) + low + 1
             if previous >= size:
@@ -109,8 +135,8 @@ def decode_gaps(
 
 
 @jit
-def _get(data: NDArray[np.uint8], at: Scalar, width: Scalar) -> Scalar:
-    """Read ``width`` bits (64 only where ``at`` is a multiple of 8) from bit ``at``."""
+def _read_bits(data: NDArray[np.uint8], at: Scalar, width: Scalar) -> Scalar:
+    """Read ``width`` bits from bit ``at`` on; 64 bits only if ``at`` is a multiple of 8."""
     byte = at >> 3
     word = np.uint64(0)
     for j in range(8):
@@ -123,22 +149,25 @@ def _get(data: NDArray[np.uint8], at: Scalar, width: Scalar) -> Scalar:
 
 @jit
 def pack_levels(levels: NDArray[np.int32], width: Scalar, out: NDArray[np.uint8]) -> None:
-    """Write non-negative levels at ``width`` bits each, up to 32, a machine word at a time."""
-    word, bits, at = np.uint64(0), np.int64(0), np.int64(0)
-    # Like the remainders of ``encode_gaps``: one function for both takes two to six times as long.
+    """Write non-negative levels with ``width`` bits each, at most 32."""
+    word = np.uint64(0)
+    bits = np.int64(0)
+    at = np.int64(0)
+    # Same loop as for the remainders in ``encode_gaps``: sharing a function made both two to six
+    # times slower.
     for i in range(levels.size):
         level = np.uint64(levels[i])
         word |= level << np.uint64(bits)
         bits += width
         if bits >= 64:
-            at = _store(out, at, word, 8)
+            at = _write_bytes(out, at, word, 8)
             bits -= 64
             word = level >> np.uint64(width - bits)
-    _store(out, at, word, (bits + 7) >> 3)
+    _write_bytes(out, at, word, (bits + 7) >> 3)
 
 
 @jit
 def unpack_levels(data: NDArray[np.uint8], width: Scalar, levels: NDArray[np.int32]) -> None:
-    """Read back what ``pack_levels`` wrote; ``data`` carries eight spare bytes at its end."""
+    """Read the levels that ``pack_levels`` wrote; ``data`` has eight spare bytes at its end."""
     for i in range(levels.size):
-        levels[i] = np.int32(_get(data, np.int64(i) * width, width))
+        levels[i] = np.int32(_read_bits(data, np.int64(i) * width, width))

@@ -1,7 +1,8 @@
-"""Elias's omega code: whole numbers from 1 on, the small ones in few bits.
+"""Elias omega code: positive integers, small ones in few bits.
 
-A number is written as its binary digits, before them the number of those less one as its binary
-digits, and so on until that is 1; a zero ends it. Digits are written highest first.
+The code of a number consists of groups of binary digits, highest digit first, and a final zero.
+The last group is the number itself. The group before it is the number of its digits minus one, and
+so on, until that is 1.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from fedtern.core.kernels.compiler import Scalar, jit
 
 
 @jit
-def _length(value: Scalar) -> Scalar:
-    """How many bits a number takes."""
+def _code_length(value: Scalar) -> Scalar:
+    """Return the number of bits of a number's code."""
     total = 1
     while value > 1:
         digits = 0
@@ -28,26 +29,26 @@ def _length(value: Scalar) -> Scalar:
 
 
 @jit
-def _put(out: NDArray[np.uint8], at: Scalar, value: Scalar) -> Scalar:
-    """Write a number that ends up before bit ``at + length``, last group first."""
-    end = at + _length(value)
-    place = end - 1  # the closing zero is there already
+def _write_number(out: NDArray[np.uint8], at: Scalar, value: Scalar) -> Scalar:
+    """Write a number's code from bit ``at`` on, last group first; return the bit after it."""
+    end = at + _code_length(value)
+    bit = end - 1  # the buffer already holds the final zero
     while value > 1:
         rest = value
         digits = 0
         while rest > 0:
-            place -= 1
+            bit -= 1
             digits += 1
             if rest & 1:
-                out[place >> 3] |= np.uint8(1 << (place & 7))
+                out[bit >> 3] |= np.uint8(1 << (bit & 7))
             rest >>= 1
         value = digits - 1
     return end
 
 
 @jit
-def _get(data: NDArray[np.uint8], at: Scalar, bits: Scalar, most: Scalar) -> Scalar:
-    """The number at bit ``at``; -1 where the stream ends before it does or it is too large."""
+def _read_number(data: NDArray[np.uint8], at: Scalar, bits: Scalar, most: Scalar) -> Scalar:
+    """Read the number at bit ``at``; -1 if the stream ends early or the number exceeds ``most``."""
     value = np.int64(1)
     while True:
         if at >= bits:
@@ -59,8 +60,8 @@ def _get(data: NDArray[np.uint8], at: Scalar, bits: Scalar, most: Scalar) -> Sca
         digits = value + 1
         value = np.int64(0)
         for i in range(digits):
-            place = at + i
-            value = (value << 1) | np.int64((data[place >> 3] >> (place & 7)) & 1)
+            bit = at + i
+            value = (value << 1) | np.int64((data[bit >> 3] >> (bit & 7)) & 1)
         at += digits
         if value > most:
             return np.int64(-1)
@@ -68,26 +69,27 @@ def _get(data: NDArray[np.uint8], at: Scalar, bits: Scalar, most: Scalar) -> Sca
 
 @jit
 def measure_levels(levels: NDArray[np.int32], sparse: Scalar) -> Scalar:
-    """How many bits ``encode_levels`` would write."""
+    """Return the number of bits that ``encode_levels`` would write."""
     total = 0
     previous = -1
     for i in range(levels.size):
         magnitude = abs(np.int64(levels[i]))
         if sparse:
             if magnitude:
-                total += _length(i - previous) + 1 + _length(magnitude)
+                total += _code_length(i - previous) + 1 + _code_length(magnitude)
                 previous = i
         else:
-            total += _length(magnitude + 1) + (1 if magnitude else 0)
+            total += _code_length(magnitude + 1) + (1 if magnitude else 0)
     return total
 
 
 @jit
 def encode_levels(levels: NDArray[np.int32], sparse: Scalar, out: NDArray[np.uint8]) -> None:
-    """Write levels to a zeroed buffer.
+    """Write levels to a buffer of zeros.
 
-    Sparse: for each non-zero its distance from the one before, its sign and its magnitude; else for
-    every level its magnitude plus one, and its sign unless it is zero. A sign is 1 for plus.
+    Sparse: for each non-zero level, its distance from the previous one, its sign and its magnitude.
+    Dense: for every level, its magnitude plus one, and its sign unless it is zero. A sign is one
+    bit, 1 for plus.
     """
     at = np.int64(0)
     previous = np.int64(-1)
@@ -96,44 +98,53 @@ def encode_levels(levels: NDArray[np.int32], sparse: Scalar, out: NDArray[np.uin
         if sparse:
             if not magnitude:
                 continue
-            at = _put(out, at, i - previous)
+            at = _write_number(out, at, i - previous)
             previous = np.int64(i)
         else:
-            at = _put(out, at, magnitude + 1)
+            at = _write_number(out, at, magnitude + 1)
             if not magnitude:
                 continue
         if levels[i] > 0:
             out[at >> 3] |= np.uint8(1 << (at & 7))
         at += 1
         if sparse:
-            at = _put(out, at, magnitude)
+            at = _write_number(out, at, magnitude)
 
 
 @jit
 def decode_levels(
     data: NDArray[np.uint8], sparse: Scalar, count: Scalar, steps: Scalar, levels: NDArray[np.int32]
 ) -> Scalar:
-    """Fill zeroed ``levels`` with ``count`` numbers and return how many bits that took.
+    """Read the levels that ``encode_levels`` wrote.
 
-    ``count`` is that of the non-zeros if sparse, else that of all levels. Returns -1 where the
-    stream ends early, runs past the last level or holds one above ``steps``.
+    Args:
+        data: the encoded levels.
+        sparse: whether ``data`` holds only the non-zero levels.
+        count: the number of levels in ``data``.
+        steps: the largest magnitude of a level.
+        levels: the output, filled with zeros.
+
+    Returns:
+        The number of bits read; -1 if the stream ends early, runs past the last level, or holds
+        a level above ``steps``.
+
     """
     bits = np.int64(8) * data.size
     at = np.int64(0)
-    place = np.int64(-1)
+    position = np.int64(-1)
     for _ in range(count):
         if sparse:
-            gap = _get(data, at, bits, np.int64(levels.size))
-            if gap < 0 or place + gap >= levels.size:
+            gap = _read_number(data, at, bits, np.int64(levels.size))
+            if gap < 0 or position + gap >= levels.size:
                 return -1
-            at += _length(gap)
-            place += gap
+            at += _code_length(gap)
+            position += gap
         else:
-            place += 1
-            magnitude = _get(data, at, bits, np.int64(steps) + 1) - 1
+            position += 1
+            magnitude = _read_number(data, at, bits, np.int64(steps) + 1) - 1
             if magnitude < 0:
                 return -1
-            at += _length(magnitude + 1)
+            at += _code_length(magnitude + 1)
             if magnitude == 0:
                 continue
         if at >= bits:
@@ -141,9 +152,9 @@ def decode_levels(
         positive = (data[at >> 3] >> (at & 7)) & 1
         at += 1
         if sparse:
-            magnitude = _get(data, at, bits, np.int64(steps))
+            magnitude = _read_number(data, at, bits, np.int64(steps))
             if magnitude < 0:
                 return -1
-            at += _length(magnitude)
-        levels[place] = magnitude if positive else -magnitude
+            at += _code_length(magnitude)
+        levels[position] = magnitude if positive else -magnitude
     return at

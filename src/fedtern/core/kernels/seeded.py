@@ -1,7 +1,6 @@
-"""Random choices that two sides make alike from one seed, on any machine and in any language.
+"""Random choices from a shared seed, identical on every machine and in every language.
 
-Number i of a seed is what SplitMix64 gives from it at its i-th step (i from 0): each is a function
-of the seed and i alone.
+Number i of a seed is output i (from 0) of SplitMix64. It depends on the seed and i only.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 @jit
-def _number(seed: Scalar, i: Scalar) -> Scalar:
+def _splitmix64(seed: Scalar, i: Scalar) -> Scalar:
+    """Return output i of SplitMix64."""
     z = np.uint64(seed) + (np.uint64(i) + np.uint64(1)) * _STEP
     z = (z ^ (z >> np.uint64(30))) * _FIRST
     z = (z ^ (z >> np.uint64(27))) * _SECOND
@@ -28,31 +28,32 @@ def _number(seed: Scalar, i: Scalar) -> Scalar:
 def sample_positions(seed: np.uint64, size: Scalar, positions: NDArray[np.int64]) -> None:
     """Fill ``positions`` with a random subset of ``range(size)``, ascending.
 
-    Position i is taken with the chance (still to take) / (size - i): every subset is as likely.
+    Position i is taken with probability (positions still to take) / (size - i), which makes every
+    subset equally likely.
     """
     taken = 0
     for i in range(size):
         if taken == positions.size:
             break
-        seeded_rng = np.float64(_number(seed, i) >> np.uint64(11)) * 2.0**-53
-        if seeded_rng * (size - i) < positions.size - taken:
+        uniform = np.float64(_splitmix64(seed, i) >> np.uint64(11)) * 2.0**-53
+        if uniform * (size - i) < positions.size - taken:
             positions[taken] = i
             taken += 1
 
 
 @jit
 def random_signs(seed: np.uint64, first: Scalar, signs: NDArray[np.float32]) -> None:
-    """Fill ``signs`` with 1 and -1, by the top bits of the numbers from ``first`` on."""
+    """Fill ``signs`` with 1 and -1: the top bits of the seed's numbers from ``first`` on."""
     for i in range(signs.size):
-        top = _number(seed, np.int64(first) + i) >> np.uint64(63)
+        top = _splitmix64(seed, np.int64(first) + i) >> np.uint64(63)
         signs[i] = np.float32(1.0) if top else np.float32(-1.0)
 
 
 @jit
 def rotate(x: NDArray[np.float32]) -> None:
-    """Multiply by the Hadamard matrix over the root of its size, in place; its own inverse.
+    """Multiply by the normalised Hadamard matrix, in place; the transform is its own inverse.
 
-    The length is a power of two.
+    The length of ``x`` must be a power of two.
     """
     half = 1
     while half < x.size:

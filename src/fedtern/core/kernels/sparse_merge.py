@@ -1,4 +1,8 @@
-"""Sparse updates one after the other: what touches a position, and in which turn."""
+"""Merge consecutive sparse updates into entries sorted by position.
+
+An entry is the change of one position by one update. Its key is
+``position * num_updates + update_index``, where ``update_index`` counts the updates from 0.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,28 @@ from fedtern.core.kernels.compiler import Scalar, jit
 
 
 @jit
-def sparse_merge(
+def sort_entries(
     indices: NDArray[np.int64],
     values: NDArray[np.float32],
     ends: NDArray[np.int64],
     size: Scalar,
     positions: NDArray[np.int64],
-    turns: NDArray[np.int32],
-    merged: NDArray[np.float32],
+    update_indices: NDArray[np.int32],
+    sorted_values: NDArray[np.float32],
 ) -> None:
-    """Sort the touches of several updates by position, those of one position by turn.
+    """Sort the entries of several updates by position, and those of one position by update.
 
-    ``indices`` and ``values`` are those of all updates in a row, ``ends`` one past each update's.
-    A radix sort is stable, and with few passes several times as fast as one by comparison.
+    Uses a radix sort: it is stable, and with few passes several times faster than comparisons.
+
+    Args:
+        indices: the positions of all entries, update by update.
+        values: the values of all entries, update by update.
+        ends: one past the last entry of each update.
+        size: all positions are below this.
+        positions: output, the position of each entry.
+        update_indices: output, the index of each entry's update.
+        sorted_values: output, the value of each entry.
+
     """
     count = indices.size
     bits = np.int64(1)
@@ -30,36 +43,40 @@ def sparse_merge(
     passes = (bits + 10) // 11
     width = (bits + passes - 1) // passes
     mask = (np.int64(1) << width) - 1
-    order, sorted_ = np.empty(count, np.int32), np.empty(count, np.int32)
+    order = np.empty(count, np.int32)
+    next_order = np.empty(count, np.int32)
     for j in range(count):
         order[j] = j
-    for turn in range(passes):
-        shift = turn * width
-        places = np.zeros(mask + 2, np.int64)
+    for number in range(passes):
+        shift = number * width
+        starts = np.zeros(mask + 2, np.int64)
         for j in range(count):
-            places[((indices[j] >> shift) & mask) + 1] += 1
+            starts[((indices[j] >> shift) & mask) + 1] += 1
         for digit in range(mask):
-            places[digit + 1] += places[digit]
+            starts[digit + 1] += starts[digit]
         for j in range(count):
-            touch = order[j]
-            digit = (indices[touch] >> shift) & mask
-            sorted_[places[digit]] = touch
-            places[digit] += 1
-        order, sorted_ = sorted_, order
-    turn_of = np.empty(count, np.int32)
+            entry = order[j]
+            digit = (indices[entry] >> shift) & mask
+            next_order[starts[digit]] = entry
+            starts[digit] += 1
+        order, next_order = next_order, order
+    update_of = np.empty(count, np.int32)
     start = np.int64(0)
-    for turn in range(ends.size):
-        turn_of[start : ends[turn]] = turn
-        start = ends[turn]
+    for update in range(ends.size):
+        update_of[start : ends[update]] = update
+        start = ends[update]
     for j in range(count):
-        touch = order[j]
-        positions[j], turns[j], merged[j] = indices[touch], turn_of[touch], values[touch]
+        entry = order[j]
+        positions[j] = indices[entry]
+        update_indices[j] = update_of[entry]
+        sorted_values[j] = values[entry]
 
 
 @jit
-def count_touched(positions: NDArray[np.int64]) -> Scalar:
-    """How many different positions there are among ascending ones."""
-    found, previous = np.int64(0), np.int64(-1)
+def count_distinct(positions: NDArray[np.int64]) -> Scalar:
+    """Count the distinct values of an ascending array."""
+    found = np.int64(0)
+    previous = np.int64(-1)
     for j in range(positions.size):
         found += positions[j] != previous
         previous = positions[j]
@@ -69,84 +86,126 @@ def count_touched(positions: NDArray[np.int64]) -> Scalar:
 @jit
 def measure_keys(
     positions: NDArray[np.int64],
-    turns: NDArray[np.int32],
-    number: Scalar,
+    update_indices: NDArray[np.int32],
+    num_updates: Scalar,
     key_width: Scalar,
-    place_width: Scalar,
+    position_width: Scalar,
     cell_width: Scalar,
 ) -> tuple[Scalar, Scalar, Scalar]:
-    """The quotients' bits of Golomb-coded keys; of places and of cells, where they are nested."""
+    """Measure both ways to write the keys of entries as Golomb codes.
+
+    Returns:
+        The bits of the quotients of the keys; and for nested keys, of the distinct positions and
+        of the cells (see ``nest_keys``).
+
+    """
     key_bits = cell_bits = np.int64(positions.size)
-    place_bits = np.int64(0)
-    row, place, last_key, last_cell = np.int64(-1), np.int64(-1), np.int64(-1), np.int64(-1)
+    position_bits = np.int64(0)
+    row = np.int64(-1)
+    last_position = np.int64(-1)
+    last_key = np.int64(-1)
+    last_cell = np.int64(-1)
     for j in range(positions.size):
         position = positions[j]
-        key = position * number + turns[j]
+        key = position * num_updates + update_indices[j]
         key_bits += (key - last_key - 1) >> key_width
         last_key = key
-        if position != place:
-            place_bits += ((position - place - 1) >> place_width) + 1
-            place = position
+        if position != last_position:
+            position_bits += ((position - last_position - 1) >> position_width) + 1
+            last_position = position
             row += 1
-        cell = row * number + turns[j]
+        cell = row * num_updates + update_indices[j]
         cell_bits += (cell - last_cell - 1) >> cell_width
         last_cell = cell
-    return key_bits, place_bits, cell_bits
+    return key_bits, position_bits, cell_bits
 
 
 @jit
 def nest_keys(
     positions: NDArray[np.int64],
-    turns: NDArray[np.int32],
-    number: Scalar,
-    touched: NDArray[np.int64],
+    update_indices: NDArray[np.int32],
+    num_updates: Scalar,
+    distinct: NDArray[np.int64],
     cells: NDArray[np.int64],
 ) -> None:
-    """Every position once, and each touch as a cell of the table of those by turns."""
-    row, previous = np.int64(-1), np.int64(-1)
+    """Split the keys of entries into distinct positions and cells.
+
+    A cell is an index into a table with one row per distinct position and one column per update.
+
+    Args:
+        positions: the position of each entry, ascending.
+        update_indices: the index of each entry's update.
+        num_updates: the number of updates.
+        distinct: output, the distinct positions.
+        cells: output, the cell of each entry.
+
+    """
+    row = np.int64(-1)
+    previous = np.int64(-1)
     for j in range(positions.size):
         if positions[j] != previous:
             row += 1
-            previous = touched[row] = positions[j]
-        cells[j] = row * number + turns[j]
+            previous = distinct[row] = positions[j]
+        cells[j] = row * num_updates + update_indices[j]
 
 
 @jit
 def split_keys(
     keys: NDArray[np.int64],
-    number: Scalar,
+    num_updates: Scalar,
     rows: NDArray[np.int64],
-    turns: NDArray[np.int32],
+    update_indices: NDArray[np.int32],
 ) -> Scalar:
-    """``rows = keys // number`` and ``turns = keys % number``; how many rows differ."""
-    # Dividing whole numbers takes most processors several times as long.
-    share = 1.0 / number
-    found, previous = np.int64(0), np.int64(-1)
+    """Compute ``rows = keys // num_updates`` and ``update_indices = keys % num_updates``.
+
+    Returns:
+        The number of distinct rows.
+
+    """
+    # Integer division is several times slower than multiplication on most processors. The product
+    # is rounded, so the loops below correct the quotient.
+    reciprocal = 1.0 / num_updates
+    found = np.int64(0)
+    previous = np.int64(-1)
     for j in range(keys.size):
-        row = np.int64(keys[j] * share)
-        turn = keys[j] - row * number
-        while turn < 0:
-            row, turn = row - 1, turn + number
-        while turn >= number:
-            row, turn = row + 1, turn - number
-        rows[j], turns[j] = row, turn
+        row = np.int64(keys[j] * reciprocal)
+        remainder = keys[j] - row * num_updates
+        while remainder < 0:
+            row -= 1
+            remainder += num_updates
+        while remainder >= num_updates:
+            row += 1
+            remainder -= num_updates
+        rows[j] = row
+        update_indices[j] = remainder
         found += row != previous
         previous = row
     return found
 
 
 @jit
-def sign_touches(
+def fill_ternary_values(
     positions: NDArray[np.int64],
-    turns: NDArray[np.int32],
+    update_indices: NDArray[np.int32],
     signs: NDArray[np.uint8],
     mus: NDArray[np.float32],
     ends: NDArray[np.int64],
     values: NDArray[np.float32],
 ) -> Scalar:
-    """Fill in ``mu`` or ``-mu`` of each touch's turn and segment; eight ``signs`` to a byte.
+    """Fill ``values`` with plus or minus the magnitude of each entry's update and segment.
 
-    False if a magnitude is negative, is zero and has touches, or is not and has none.
+    Args:
+        positions: the position of each entry, ascending.
+        update_indices: the index of each entry's update.
+        signs: one bit per entry, eight per byte, lowest first; 1 for plus.
+        mus: magnitudes by update and segment.
+        ends: one past the last position of each segment.
+        values: output, the value of each entry.
+
+    Returns:
+        False if a magnitude is negative, is zero although it has entries, or is positive although
+        it has none.
+
     """
     used = np.zeros(mus.shape, np.bool_)
     pair = np.empty(2, np.float32)
@@ -154,13 +213,13 @@ def sign_touches(
     for j in range(positions.size):
         while positions[j] >= ends[segment]:
             segment += 1
-        used[turns[j], segment] = True
-        pair[1] = mus[turns[j], segment]
+        used[update_indices[j], segment] = True
+        pair[1] = mus[update_indices[j], segment]
         pair[0] = -pair[1]
         values[j] = pair[(signs[j >> 3] >> (j & 7)) & 1]
-    for turn in range(mus.shape[0]):
+    for update in range(mus.shape[0]):
         for segment in range(mus.shape[1]):
-            mu = mus[turn, segment]
-            if mu < 0 or (mu > 0) != used[turn, segment]:
+            mu = mus[update, segment]
+            if mu < 0 or (mu > 0) != used[update, segment]:
                 return False
     return True

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtern.core.kernels import tally
+from fedtern.core.kernels import apply_sign_counts
 from fedtern.core.layout import Vector
 from fedtern.core.updates import Signs, Update, is_empty
 from fedtern.core.updates.sums import MOST_TURNS, SignCounts
@@ -96,4 +96,4 @@ class Replica:
         votes.turns += change.turns
         votes.counts += change.counts
         self._votes = votes
-        tally(self.weights, votes.base, votes.counts, np.float64(votes.step))
+        apply_sign_counts(self.weights, votes.base, votes.counts, np.float64(votes.step))

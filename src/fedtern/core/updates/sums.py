@@ -15,7 +15,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtern.core.kernels import count_votes, scatter_add, sparse_merge
+from fedtern.core.kernels import count_votes, scatter_add, sort_entries
 from fedtern.core.layout import Vector
 from fedtern.core.updates import POSITIONAL, Signs, Sparse, Ternary, Update, is_empty
 
@@ -89,7 +89,7 @@ def _series(updates: Sequence[Sparse | Ternary], ends: Sequence[int]) -> UpdateS
     touches = np.empty(count, np.int64), np.empty(count, np.int32), np.empty(count, np.float32)
     indices = np.concatenate([u.indices for u in updates])
     values = np.concatenate([u.values for u in updates])
-    sparse_merge(indices, values, np.array(ends, np.int64), size, *touches)
+    sort_entries(indices, values, np.array(ends, np.int64), size, *touches)
     ternary = [u for u in updates if isinstance(u, Ternary)]
     same = len(ternary) == turns and len({u.mus.size for u in ternary}) == 1
     mus = np.concatenate([u.mus for u in ternary]).reshape(turns, -1) if same else None
