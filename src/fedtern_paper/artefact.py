@@ -1,4 +1,4 @@
-"""What a table or figure of the paper is: the runs it needs, and what it makes of them."""
+"""Tables and figures of the paper: the runs that they need, and what is made from them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from typing import Any
 
 from fedtern.runs import Experiment
 from fedtern_paper.results import Results
-from fedtern_paper.settings import EVERY_TASK, Settings
+from fedtern_paper.settings import ALL_TASKS, Settings
 
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers as they are, and the same as people read them.
+    """Rows of a table, each as a mapping from column to cell.
 
-    ``values`` are rows for programs, ``shown`` rows for people; each maps a column to its cell.
+    Args:
+        title: Title of the table.
+        values: Rows with exact values, for programs.
+        shown: Rows with formatted values, for people.
+        notes: Sentences below the table.
+
     """
 
     title: str
@@ -24,19 +29,25 @@ class Table:
     notes: Sequence[str] = ()
 
 
-Moved = Callable[[float], None]  # takes the share that is done
+ProgressCallback = Callable[[float], None]  # receives the completed fraction
 
 
 @dataclass(frozen=True)
 class Artefact:
-    """A table or figure: ``cells`` are the runs it needs, the rest is made of their results.
+    """A table or figure of the paper.
 
-    ``draw`` gets an empty matplotlib figure to fill; None where there is nothing to draw.
-    ``findings`` says whether the runs show what the paper says of this figure alone. ``prepare``
-    measures what takes long and is no run; it says how much of it is done.
-    ``restricted_by`` names the settings that may leave a part of it out. ``share`` is that of a
-    task's iterations which the paper trains for here. ``task`` is what it is made for unless
-    something else is said; only what is made for every task at once may be asked to be again.
+    Args:
+        name: Name on the command line.
+        about: Content in a few words.
+        cells: Returns the experiments that the artefact needs.
+        table: Makes the table from their results.
+        draw: Fills an empty matplotlib figure; None if there is nothing to draw.
+        restricted_by: Names of the settings that can restrict the artefact to a part.
+        iteration_share: Fraction of the task's iterations for which the paper trains here.
+        task: Default task. Only artefacts whose default is "all" can be made for all tasks.
+        findings: Returns sentences on whether the paper's statements about this figure hold.
+        prepare: Computes results that are slow and not runs, and reports its progress.
+
     """
 
     name: str
@@ -45,25 +56,45 @@ class Artefact:
     table: Callable[[Settings, Results], Table]
     draw: Callable[[Settings, Results, Any], None] | None = None
     restricted_by: tuple[str, ...] = ("methods",)
-    share: float = 1.0
+    iteration_share: float = 1.0
     task: str = Settings.task
     findings: Callable[[Settings, Results], list[str]] = lambda _settings, _results: []
-    prepare: Callable[[Settings, Results, Moved], object] | None = None
+    prepare: Callable[[Settings, Results, ProgressCallback], object] | None = None
 
     def adjust(self, settings: Settings) -> Settings:
-        """The settings as they hold for this artefact; those that cannot hold are refused."""
-        for name in OPTIONS:
+        """Return the settings as they apply to this artefact.
+
+        Raises:
+            ValueError: A setting does not apply to this artefact.
+
+        """
+        for name, option in OPTIONS.items():
             if getattr(settings, name) and name not in self.restricted_by:
+                possible = [OPTIONS[other] for other in self.restricted_by]
                 raise ValueError(
-                    f"{self.name} cannot be restricted by {OPTIONS[name]}, only by"
-                    f" {' or '.join(OPTIONS[n] for n in self.restricted_by) or 'its task'}"
+                    f"{self.name} cannot be restricted by {option}, only by"
+                    f" {' or '.join(possible) or 'its task'}"
                 )
-        if settings.task == EVERY_TASK and self.task != EVERY_TASK:
+        if settings.task == ALL_TASKS and self.task != ALL_TASKS:
             raise ValueError(f"{self.name} is made for one task at a time, not for all")
-        if settings.iterations is None and self.share != 1:
-            return replace(settings, iterations=round(self.share * settings.own_iterations))
+        if settings.iterations is None and self.iteration_share != 1:
+            iterations = round(self.iteration_share * settings.task_iterations)
+            return replace(settings, iterations=iterations)
         return settings
 
+    def has_results(self, settings: Settings, results: Results) -> bool:
+        """Return whether any of its runs is finished, or it needs none.
 
-OPTIONS = {"methods": "--method", "values": "--values", "places": "--place"}
-OPTIONS |= {"momentum": "--momentum"}
+        Without results, an artefact must not replace what an earlier command wrote.
+        """
+        cells = self.cells(settings)
+        return not cells or any(results.run(cell) is not None for cell in cells)
+
+
+OPTIONS = {
+    "methods": "--method",
+    "values": "--values",
+    "places": "--place",
+    "momentum": "--momentum",
+}
+"""Command-line option of each setting that can restrict an artefact."""

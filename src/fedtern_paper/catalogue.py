@@ -1,4 +1,4 @@
-"""Every table and figure, by the name it has on the command line."""
+"""All tables and figures, by their names on the command line."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ from fedtern_paper import (
     figure11,
     findings,
     heatmaps,
-    sweep_results,
     sweeps,
     table1,
     table4,
-    traffic,
 )
 from fedtern_paper.artefact import Artefact, Table
 from fedtern_paper.convergence import FIGURE_2, FIGURE_10, Curves
 from fedtern_paper.heatmaps import FIGURE_4, FIGURE_5, FIGURE_12, HeatMap
 from fedtern_paper.results import Results
-from fedtern_paper.settings import EVERY_TASK, Settings
+from fedtern_paper.settings import ALL_TASKS, Settings
 from fedtern_paper.sweeps import BALANCE, BATCH, CLASSES, PARTICIPATION, Sweep
 
 
 def _numbered(
     name: str, table: Callable[[Settings, Results], Table]
 ) -> Callable[[Settings, Results], Table]:
-    """A figure's table, under the number that the figure has in the paper."""
+    """Return a function that puts the figure's number before the title of its table."""
 
     def numbered(settings: Settings, results: Results) -> Table:
-        found = table(settings, results)
-        number, title = name.removeprefix("fig"), found.title[0].lower() + found.title[1:]
-        return replace(found, title=f"Figure {number}: {title}")
+        made = table(settings, results)
+        number = name.removeprefix("fig")
+        title = made.title[0].lower() + made.title[1:]
+        return replace(made, title=f"Figure {number}: {title}")
 
     return numbered
 
@@ -44,8 +43,8 @@ def _sweep(name: str, sweep: Sweep, about: str, task: str = Settings.task) -> Ar
         name,
         about,
         partial(sweeps.cells, sweep),
-        _numbered(name, partial(sweep_results.table, sweep)),
-        partial(sweep_results.draw, sweep),
+        _numbered(name, partial(sweeps.table, sweep)),
+        partial(sweeps.draw, sweep),
         restricted_by=("methods", "values", "places", "momentum"),
         task=task,
     )
@@ -55,7 +54,7 @@ def _curves(
     name: str,
     curves: Curves,
     about: str,
-    found: Callable[[Settings, Results], list[str]],
+    findings_of: Callable[[Settings, Results], list[str]],
     *restricted_by: str,
 ) -> Artefact:
     return Artefact(
@@ -65,26 +64,26 @@ def _curves(
         _numbered(name, partial(convergence.table, curves)),
         partial(convergence.draw, curves),
         restricted_by=("methods", *restricted_by),
-        findings=found,
+        findings=findings_of,
     )
 
 
-def _heat(
+def _heat_map(
     name: str,
-    heat: HeatMap,
+    heat_map: HeatMap,
     about: str,
-    share: float,
-    found: Callable[[Settings, Results], list[str]],
+    iteration_share: float,
+    findings_of: Callable[[Settings, Results], list[str]],
 ) -> Artefact:
     return Artefact(
         name,
         about,
-        heat.cells,
-        _numbered(name, partial(heatmaps.table, heat)),
-        partial(heatmaps.draw, heat),
+        heat_map.cells,
+        _numbered(name, partial(heatmaps.table, heat_map)),
+        partial(heatmaps.draw, heat_map),
         restricted_by=("places",),
-        share=share,
-        findings=found,
+        iteration_share=iteration_share,
+        findings=findings_of,
     )
 
 
@@ -106,21 +105,21 @@ _FIGURE_2 = _curves(
     "places",
     "momentum",
 )
-_FIGURE_4 = _heat(
+_FIGURE_4 = _heat_map(
     "fig4",
     FIGURE_4,
     "accuracy against upload and download sparsity",
     4 / 5,
     findings.downloads_may_be_sparse,
 )
-_FIGURE_5 = _heat(
+_FIGURE_5 = _heat_map(
     "fig5",
     FIGURE_5,
     "sparse minus ternary updates, by upload and download",
     4 / 5,
     findings.ternary_values_do,
 )
-_FIGURE_12 = _heat(
+_FIGURE_12 = _heat_map(
     "fig12",
     FIGURE_12,
     "accuracy against sparsity and delay",
@@ -132,7 +131,7 @@ _TABLE4 = Artefact(
     "MB up and down until a target accuracy is reached, beside the paper's",
     table4.cells,
     table4.table,
-    traffic.draw,
+    table4.draw,
 )
 _FIGURE_10 = _curves(
     "fig10",
@@ -172,9 +171,10 @@ ARTEFACTS: dict[str, Artefact] = {
         _FIGURE_10,
         _FIGURE_11,
         _FIGURE_12,
-        _sweep("fig13", CLASSES, "Figure 6 for all four tasks", EVERY_TASK),
-        _sweep("fig14", PARTICIPATION, "Figure 8 for all four tasks", EVERY_TASK),
-        _sweep("fig15", BATCH, "Figure 7 for all four tasks", EVERY_TASK),
-        _sweep("fig16", BALANCE, "Figure 9 for all four tasks", EVERY_TASK),
+        _sweep("fig13", CLASSES, "Figure 6 for all four tasks", ALL_TASKS),
+        _sweep("fig14", PARTICIPATION, "Figure 8 for all four tasks", ALL_TASKS),
+        _sweep("fig15", BATCH, "Figure 7 for all four tasks", ALL_TASKS),
+        _sweep("fig16", BALANCE, "Figure 9 for all four tasks", ALL_TASKS),
     )
 }
+"""All artefacts by name, in the order of ``fedtern reproduce --list``."""

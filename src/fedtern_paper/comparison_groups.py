@@ -1,4 +1,4 @@
-"""Finished runs, gathered by where they were made: what is compared with what."""
+"""Groups of finished runs that can be compared: they differ in method, momentum and seed only."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedtern.data.environment import Environment
-from fedtern.data.hyperparameters import TASK_DEFAULTS
-from fedtern.report.formatting import format_number, method_label
+from fedtern import Environment
+from fedtern.data import TASK_DEFAULTS
+from fedtern.report import format_number, method_label
 from fedtern.runs import Evaluation, Experiment, complete_method, parse_method
 from fedtern_paper import sweeps
-from fedtern_paper.scores import percent
-from fedtern_paper.table4 import goal, reached
+from fedtern_paper.results import format_percent
+from fedtern_paper.table4 import first_reaching, task_target
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
     name: complete_method(parse_method(text))
@@ -21,35 +21,36 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 }
 """The three methods of the paper's comparisons."""
 
-Kind = Callable[[Mapping[str, Any]], bool]
+MethodPredicate = Callable[[Mapping[str, Any]], bool]
+FinishedRuns = Iterable[tuple[Experiment, list[Evaluation]]]
 
 
-def often(method: Mapping[str, Any]) -> bool:
-    """Whether it is STC as the paper compares it: without delay, at whatever sparsity."""
+def is_stc(method: Mapping[str, Any]) -> bool:
+    """Return whether a method is STC without delay, with any sparsity, as the paper compares it."""
     return bool(method["name"] == "stc" and method["local_steps"] == 1)
 
 
-def seldom(method: Mapping[str, Any]) -> bool:
-    """Whether it is FedAvg, at whatever delay."""
+def is_fedavg(method: Mapping[str, Any]) -> bool:
+    """Return whether a method is FedAvg, with any delay."""
     return bool(method["name"] == "fedavg")
 
 
-def usual(method: Mapping[str, Any]) -> bool:
-    """Whether it is one of the paper's other methods: uncompressed, or signs."""
+def is_baseline(method: Mapping[str, Any]) -> bool:
+    """Return whether a method is one of the paper's other methods: SGD or signSGD."""
     return method["name"] in ("sgd", "signsgd")
 
 
-def in_seeds(number: int) -> str:
-    """How many runs a figure is the mean of.
+def format_seeds(number: int) -> str:
+    """Format the number of seeds that a mean is over.
 
-    >>> in_seeds(1), in_seeds(3)
+    >>> format_seeds(1), format_seeds(3)
     ('1 seed', '3 seeds')
     """
-    return f"{number} seed{'s' * (number != 1)}"
+    return f"{number} seed" if number == 1 else f"{number} seeds"
 
 
-class Key(NamedTuple):
-    """What runs have in common that differ in method, momentum and seed only."""
+class GroupKey(NamedTuple):
+    """What the runs of a group have in common."""
 
     task: str
     environment: Environment
@@ -58,139 +59,156 @@ class Key(NamedTuple):
     weight_decay: float
 
     @property
-    def own_iterations(self) -> int:
-        """The iterations that the task has; for a task of one's own, those of the run."""
-        own = TASK_DEFAULTS.get(self.task)
-        return self.iterations if own is None else own.iterations
+    def task_iterations(self) -> int:
+        """Default iterations of the task; of an unknown task, those of the runs."""
+        defaults = TASK_DEFAULTS.get(self.task)
+        return self.iterations if defaults is None else defaults.iterations
 
 
-class Standing(NamedTuple):
-    """A method in a scene: the highest accuracy of each seed, and the momentum that gave them."""
+class Accuracy(NamedTuple):
+    """Best accuracy of a method with a momentum, by seed."""
 
-    best: Mapping[int, float]
+    by_seed: Mapping[int, float]
     momentum: float
 
     @property
-    def accuracy(self) -> float:
-        """That of its seeds on average."""
-        return fmean(self.best.values())
+    def mean(self) -> float:
+        """Mean over seeds."""
+        return fmean(self.by_seed.values())
 
-    def only(self, seeds: Iterable[int]) -> Standing:
-        """The same with some of the seeds."""
-        return self._replace(best={seed: self.best[seed] for seed in seeds})
+    def only(self, seeds: Iterable[int]) -> Accuracy:
+        """Return the same for some of the seeds."""
+        return self._replace(by_seed={seed: self.by_seed[seed] for seed in seeds})
 
-    @property
-    def words(self) -> str:
-        """The accuracy for a reader."""
-        best = tuple(self.best.values())
-        return f"{percent(best)} (m={self.momentum:g}, {in_seeds(len(best))})"
+    def __str__(self) -> str:
+        values = tuple(self.by_seed.values())
+        return f"{format_percent(values)} (m={self.momentum:g}, {format_seeds(len(values))})"
 
 
-class Arrival(NamedTuple):
-    """What a method took to reach the target with each seed, and which it was."""
+class CostToTarget(NamedTuple):
+    """Cost of a method until the target, by seed."""
 
-    amounts: Mapping[int, float]
+    by_seed: Mapping[int, float]
     label: str
 
     @property
-    def amount(self) -> float:
-        """That of its seeds on average."""
-        return fmean(self.amounts.values())
+    def mean(self) -> float:
+        """Mean over seeds."""
+        return fmean(self.by_seed.values())
 
-    def only(self, seeds: Iterable[int]) -> Arrival:
-        """The same with some of the seeds."""
-        return self._replace(amounts={seed: self.amounts[seed] for seed in seeds})
+    def only(self, seeds: Iterable[int]) -> CostToTarget:
+        """Return the same for some of the seeds."""
+        return self._replace(by_seed={seed: self.by_seed[seed] for seed in seeds})
 
-    @property
-    def words(self) -> str:
-        """The amount for a reader."""
-        return f"{format_number(self.amount)} ({self.label}, {in_seeds(len(self.amounts))})"
+    def __str__(self) -> str:
+        return f"{format_number(self.mean)} ({self.label}, {format_seeds(len(self.by_seed))})"
 
 
 @dataclass(frozen=True)
-class Scene:
-    """An environment with everything that was run in it."""
+class ComparisonGroup:
+    """All finished runs with a key."""
 
-    key: Key
+    key: GroupKey
     runs: list[tuple[Experiment, list[Evaluation]]] = field(default_factory=list)
 
-    def standing(self, method: Mapping[str, Any], momentum: float) -> Standing | None:
-        """How a method did with a momentum."""
-        best = {
-            cell.seed: max(r.accuracy for r in rounds)
-            for cell, rounds in self.runs
+    def accuracy(self, method: Mapping[str, Any], momentum: float) -> Accuracy | None:
+        """Return the best accuracies of a method with a momentum; None if it was not run."""
+        by_seed = {
+            cell.seed: max(e.accuracy for e in evaluations)
+            for cell, evaluations in self.runs
             if cell.method == method and cell.momentum == momentum
         }
-        return Standing(best, momentum) if best else None
+        return Accuracy(by_seed, momentum) if by_seed else None
 
     def seeds(self, method: Mapping[str, Any]) -> set[int]:
-        """Those that a method was run with, whatever the momentum."""
+        """Return the seeds with which a method was run, with any momentum."""
         return {cell.seed for cell, _ in self.runs if cell.method == method}
 
-    def better(
+    def best_accuracy(
         self, method: Mapping[str, Any], seeds: Iterable[int] | None = None
-    ) -> Standing | None:
-        """How a method did with the momentum that suits it better, as the paper compares.
+    ) -> Accuracy | None:
+        """Return the accuracies of a method with the better momentum, as the paper compares.
 
-        With ``seeds``, by these only: one that is not compared must not choose what is.
+        Args:
+            method: Name and parameters of the method.
+            seeds: Seeds to consider; all if None. Seeds that are not compared must not decide
+                which momentum is.
+
         """
-        known = self.seeds(method) if seeds is None else set(seeds)
-        momenta = {c.momentum for c, _ in self.runs if c.method == method and c.seed in known}
-        every = [
-            found.only(found.best.keys() & known)
+        considered = self.seeds(method) if seeds is None else set(seeds)
+        momenta = {
+            cell.momentum
+            for cell, _ in self.runs
+            if cell.method == method and cell.seed in considered
+        }
+        candidates = [
+            found.only(found.by_seed.keys() & considered)
             for momentum in sorted(momenta)
-            if (found := self.standing(method, momentum)) is not None
+            if (found := self.accuracy(method, momentum)) is not None
         ]
-        return max(every, key=lambda s: s.accuracy, default=None)
+        return max(candidates, key=lambda accuracy: accuracy.mean, default=None)
 
     @property
     def target(self) -> float:
-        """The accuracy of Table IV."""
-        dense = self.better({"name": "sgd"})
-        return goal(self.key.task, dense.accuracy if dense else None)
+        """Target accuracy of Table IV."""
+        dense = self.best_accuracy({"name": "sgd"})
+        return task_target(self.key.task, dense.mean if dense else None)
 
-    def ran(self, kind: Kind) -> bool:
-        """Whether any method of a kind was run."""
-        return any(kind(cell.method) for cell, _ in self.runs)
+    def contains(self, predicate: MethodPredicate) -> bool:
+        """Return whether any method of a kind was run."""
+        return any(predicate(cell.method) for cell, _ in self.runs)
 
-    def cheapest(self, kind: Kind, amount: Callable[[Evaluation], float]) -> Arrival | None:
-        """The least that any method of a kind took to the target with each of its seeds, if any."""
-        found: dict[str, dict[int, Evaluation | None]] = {}
-        for cell, rounds in self.runs:
-            if kind(cell.method):
+    def lowest_cost(
+        self, predicate: MethodPredicate, cost: Callable[[Evaluation], float]
+    ) -> CostToTarget | None:
+        """Return the lowest cost to the target among methods of a kind.
+
+        Only methods that reached the target with all of their seeds count.
+        """
+        at_target: dict[str, dict[int, Evaluation | None]] = {}
+        for cell, evaluations in self.runs:
+            if predicate(cell.method):
                 label = f"{method_label(cell.method)}, m={cell.momentum:g}"
-                found.setdefault(label, {})[cell.seed] = reached(rounds, self.target)
-        every = [
-            Arrival({seed: amount(there) for seed, there in seeds.items() if there}, label)
-            for label, seeds in found.items()
+                seeds = at_target.setdefault(label, {})
+                seeds[cell.seed] = first_reaching(evaluations, self.target)
+        candidates = [
+            CostToTarget({seed: cost(found) for seed, found in seeds.items() if found}, label)
+            for label, seeds in at_target.items()
             if None not in seeds.values()
         ]
-        return min(every, key=lambda arrival: arrival.amount, default=None)
+        return min(candidates, key=lambda candidate: candidate.mean, default=None)
 
     @property
-    def words(self) -> str:
-        """The environment in the paper's notation, and what else is not usual."""
-        place, base = self.key.environment, Environment()
-        held = place.classes_per_client
-        data = f"{held} class{'es' * (held != 1)}" if place.split == "classes" else place.split
+    def description(self) -> str:
+        """The environment in the paper's notation."""
+        place = self.key.environment
+        classes = place.classes_per_client
+        data = place.split
+        if place.split == "classes":
+            data = f"{classes} class" if classes == 1 else f"{classes} classes"
         parts = [f"{place.cohort_size}/{place.clients} clients", data, f"batch {place.batch_size}"]
-        parts += [f"γ={place.gamma:g}"] if place.gamma != base.gamma else []
-        parts += [f"{100 * place.public:g} % public"] if place.public else []
+        if place.gamma != Environment.gamma:
+            parts.append(f"γ={place.gamma:g}")
+        if place.public:
+            parts.append(f"{100 * place.public:g} % public")
         return ", ".join(parts)
 
 
-def gather(recorded: Iterable[tuple[Experiment, list[Evaluation]]]) -> dict[Key, Scene]:
-    """Finished runs by their scenes; at other learning rates than the task's they are no part."""
-    # What was run twice, and tested more and less often, is there once.
-    once: dict[str, tuple[Experiment, list[Evaluation]]] = {}
-    for cell, rounds in sorted(recorded, key=lambda run: len(run[1])):
-        once[replace(cell, evaluate_every=1).digest] = cell, rounds
-    scenes: dict[Key, Scene] = {}
-    for cell, rounds in once.values():
+Groups = Mapping[GroupKey, ComparisonGroup]
+
+
+def group_runs(finished: FinishedRuns) -> dict[GroupKey, ComparisonGroup]:
+    """Group finished runs; those at another learning rate than the task's are left out."""
+    # Runs that differ only in how often they are evaluated count once, with the most evaluations.
+    unique: dict[str, tuple[Experiment, list[Evaluation]]] = {}
+    for cell, evaluations in sorted(finished, key=lambda run: len(run[1])):
+        unique[replace(cell, evaluate_every=1).digest] = cell, evaluations
+    groups: dict[GroupKey, ComparisonGroup] = {}
+    for cell, evaluations in unique.values():
         if not cell.uses_task_rates:
             continue
-        key = Key(
+        key = GroupKey(
             cell.task, cell.environment, cell.iterations, cell.learning_rate, cell.weight_decay
         )
-        scenes.setdefault(key, Scene(key)).runs.append((cell, rounds))
-    return scenes
+        groups.setdefault(key, ComparisonGroup(key)).runs.append((cell, evaluations))
+    return groups

@@ -1,136 +1,174 @@
-"""The questions that finished runs are asked: who is above whom, and where."""
+"""Questions to finished runs: which method is better, in which environments."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from fedtern.data.environment import Environment
-from fedtern.report.formatting import format_number
+from fedtern import Environment
+from fedtern.report import format_number
 from fedtern.runs import Evaluation
 from fedtern_paper import thresholds
-from fedtern_paper.comparison_groups import METHODS, Key, Kind, Scene, Standing, usual
-from fedtern_paper.significance import Comparison, judged, noise_of
-from fedtern_paper.verdicts import COMPRESSED, STRONG
+from fedtern_paper.comparison_groups import (
+    METHODS,
+    Accuracy,
+    ComparisonGroup,
+    Groups,
+    MethodPredicate,
+    is_baseline,
+)
+from fedtern_paper.significance import Comparison, compare_margins, standard_error
+from fedtern_paper.thresholds import DOWNLOAD_COMPRESSION, STRONG_COMPRESSION
 
-Scenes = Mapping[Key, Scene]
-Where = Callable[[Environment], bool]
+EnvironmentPredicate = Callable[[Environment], bool]
 
 
-def anywhere(_place: Environment) -> bool:
-    """Every environment."""
+def anywhere(_environment: Environment) -> bool:
+    """Return True: every environment."""
     return True
 
 
-def non_iid(place: Environment) -> bool:
-    """Whether clients hold fewer than all classes, or mixtures of their own."""
-    held, all_of_them = place.classes_per_client, Environment.classes_per_client
-    skewed = place.split == "classes" and thresholds.non_iid(held, all_of_them)
-    return skewed or place.split in ("dirichlet", "natural")
+def non_iid(environment: Environment) -> bool:
+    """Return whether clients hold fewer than all classes, or class mixtures that differ."""
+    if environment.split == "classes":
+        return thresholds.non_iid(environment.classes_per_client, Environment.classes_per_client)
+    return environment.split in ("dirichlet", "natural")
 
 
-def iid(place: Environment) -> bool:
-    """Whether clients hold samples of all data."""
-    return not non_iid(place)
+def iid(environment: Environment) -> bool:
+    """Return whether clients hold samples of all data."""
+    return not non_iid(environment)
 
 
-def small_batches(place: Environment) -> bool:
-    """Whether batches are smaller than the paper's base has them."""
-    return thresholds.small_batches(place.batch_size)
+def small_batches(environment: Environment) -> bool:
+    """Return whether batches are smaller than in the paper's base configuration."""
+    return thresholds.small_batches(environment.batch_size)
 
 
-def low_participation(place: Environment) -> bool:
-    """Whether fewer than a tenth of the clients take part in a round."""
-    return thresholds.low_participation(place.participation)
+def low_participation(environment: Environment) -> bool:
+    """Return whether less than a tenth of the clients take part in a round."""
+    return thresholds.low_participation(environment.participation)
 
 
-def _compared(
-    scene: Scene, what: str, ours: Standing | None, other: Standing | None
+def _compare_accuracies(
+    group: ComparisonGroup, what: str, first: Accuracy | None, second: Accuracy | None
 ) -> Iterator[Comparison]:
-    """Which is higher, by the seeds that both were run with."""
-    if ours is None or other is None:
+    """Compare two accuracies for the seeds that both have."""
+    if first is None or second is None:
         return
-    if seeds := sorted(ours.best.keys() & other.best.keys()):
-        first, second = ours.only(seeds), other.only(seeds)
-        margins = [ours.best[seed] - other.best[seed] for seed in seeds]
-        noise = noise_of(scene.key.task, first.accuracy, second.accuracy)
-        yield judged(scene, what, first.words, second.words, margins, noise)
+    seeds = sorted(first.by_seed.keys() & second.by_seed.keys())
+    if seeds:
+        first = first.only(seeds)
+        second = second.only(seeds)
+        margins = [first.by_seed[seed] - second.by_seed[seed] for seed in seeds]
+        error = standard_error(group.key.task, first.mean, second.mean)
+        yield compare_margins(group, what, str(first), str(second), margins, error)
 
 
-def above(rival: str, fits: Where, scenes: Scenes) -> Iterator[Comparison]:
-    """STC against a rival, each with the momentum that suits it better."""
-    for scene in scenes.values():
-        if fits(scene.key.environment):
-            pair = METHODS["STC"], METHODS[rival]
-            shared = set.intersection(*map(scene.seeds, pair))
-            both = (scene.better(method, shared) for method in pair)
-            yield from _compared(scene, f"STC above {rival}", *both)
+def stc_above(rival: str, applies: EnvironmentPredicate, groups: Groups) -> Iterator[Comparison]:
+    """Compare STC with a rival, each with its better momentum."""
+    stc = METHODS["STC"]
+    other = METHODS[rival]
+    for group in groups.values():
+        if applies(group.key.environment):
+            seeds = group.seeds(stc) & group.seeds(other)
+            yield from _compare_accuracies(
+                group,
+                f"STC above {rival}",
+                group.best_accuracy(stc, seeds),
+                group.best_accuracy(other, seeds),
+            )
 
 
-def without_momentum(scenes: Scenes) -> Iterator[Comparison]:
-    """Momentum off against on, where the paper would avoid it."""
-    for scene in scenes.values():
-        place = scene.key.environment
-        skewed = non_iid(place)
-        if thresholds.momentum_harms(place.batch_size, place.participation, non_iid=skewed):
+def without_momentum(groups: Groups) -> Iterator[Comparison]:
+    """Compare no momentum with momentum, where the paper advises against it."""
+    for group in groups.values():
+        environment = group.key.environment
+        if thresholds.momentum_harms(
+            environment.batch_size, environment.participation, non_iid=non_iid(environment)
+        ):
             for name in ("STC", "FedAvg"):
-                both = (scene.standing(METHODS[name], m) for m in (0.0, 0.9))
-                yield from _compared(scene, f"{name} without momentum above with it", *both)
+                yield from _compare_accuracies(
+                    group,
+                    f"{name} without momentum above with it",
+                    group.accuracy(METHODS[name], 0.0),
+                    group.accuracy(METHODS[name], 0.9),
+                )
 
 
-def signs_with_momentum(scenes: Scenes) -> Iterator[Comparison]:
-    """Momentum on against off for signSGD, everywhere."""
-    for scene in scenes.values():
-        both = (scene.standing(METHODS["signSGD"], m) for m in (0.9, 0.0))
-        yield from _compared(scene, "signSGD with momentum above without", *both)
+def signsgd_with_momentum(groups: Groups) -> Iterator[Comparison]:
+    """Compare signSGD with momentum and without, in every environment."""
+    for group in groups.values():
+        yield from _compare_accuracies(
+            group,
+            "signSGD with momentum above without",
+            group.accuracy(METHODS["signSGD"], 0.9),
+            group.accuracy(METHODS["signSGD"], 0.0),
+        )
 
 
 def cheaper(
-    ours: Kind,
-    rival: Kind,
-    amounts: Mapping[str, Callable[[Evaluation], float]],
-    scenes: Scenes,
+    first: MethodPredicate,
+    rival: MethodPredicate,
+    costs: Mapping[str, Callable[[Evaluation], float]],
+    groups: Groups,
 ) -> Iterator[Comparison]:
-    """Who takes less of something to the target, on iid data in the paper's base environment.
+    """Compare costs to the target, on iid data in the paper's base configuration.
 
-    Rivals are the kind that is named and what the paper compares both with.
+    Args:
+        first: The methods that should be cheaper.
+        rival: The methods that they are compared with, besides the baselines.
+        costs: Costs at an evaluation, by name.
+        groups: The runs.
+
     """
 
-    def others(method: Mapping[str, Any]) -> bool:
-        return rival(method) or usual(method)
+    def rivals(method: Mapping[str, Any]) -> bool:
+        return rival(method) or is_baseline(method)
 
-    for scene in scenes.values():
-        if scene.key.environment != Environment() or not (scene.ran(ours) and scene.ran(others)):
+    for group in groups.values():
+        in_base = group.key.environment == Environment()
+        if not (in_base and group.contains(first) and group.contains(rivals)):
             continue
-        for what, amount in amounts.items():
-            title = f"{what} to {100 * scene.target:g} %"
-            a, b = scene.cheapest(ours, amount), scene.cheapest(others, amount)
-            if a is None or b is None:
-                if a or b:  # one got there
-                    first, second = (arrival.words if arrival else "n.a." for arrival in (a, b))
-                    yield Comparison(scene, title, first, second, float("nan"), a is not None)
-            elif seeds := sorted(a.amounts.keys() & b.amounts.keys()):
-                a, b = a.only(seeds), b.only(seeds)
-                margins = [b.amounts[seed] - a.amounts[seed] for seed in seeds]
-                yield judged(scene, title, a.words, b.words, margins)
+        for name, cost in costs.items():
+            what = f"{name} to {100 * group.target:g} %"
+            ours = group.lowest_cost(first, cost)
+            other = group.lowest_cost(rivals, cost)
+            if ours is not None and other is not None:
+                seeds = sorted(ours.by_seed.keys() & other.by_seed.keys())
+                if seeds:
+                    ours = ours.only(seeds)
+                    other = other.only(seeds)
+                    margins = [other.by_seed[seed] - ours.by_seed[seed] for seed in seeds]
+                    yield compare_margins(group, what, str(ours), str(other), margins)
+            elif ours is not None:
+                yield Comparison(group, what, str(ours), "n.a.", math.nan, holds=True)
+            elif other is not None:
+                yield Comparison(group, what, "n.a.", str(other), math.nan, holds=False)
 
 
-def compressed(scenes: Scenes) -> Iterator[Comparison]:
-    """What STC sends and receives, against uncompressed training."""
-    for scene in scenes.values():
-        ends = [rounds[-1] for cell, rounds in scene.runs if cell.method == METHODS["STC"]]
-        if ends:
-            dense = sum(r.dense_bytes for r in ends)
-            up = dense / max(sum(r.up_bytes_mean for r in ends), 1)
-            down = dense / max(sum(r.down_bytes_mean for r in ends), 1)
-            count = f"{len(ends)} run{'s' * (len(ends) > 1)}"
-            first, second = f"up ×{format_number(up)} ({count})", f"down ×{format_number(down)}"
-            holds = up > STRONG and down > COMPRESSED
-            yield Comparison(scene, "STC compresses both ways", first, second, float("nan"), holds)
+def stc_compresses(groups: Groups) -> Iterator[Comparison]:
+    """Compare the traffic of STC in both directions with uncompressed training."""
+    for group in groups.values():
+        final = [run[-1] for cell, run in group.runs if cell.method == METHODS["STC"]]
+        if final:
+            dense = sum(e.dense_bytes for e in final)
+            up = dense / max(sum(e.up_bytes_mean for e in final), 1)
+            down = dense / max(sum(e.down_bytes_mean for e in final), 1)
+            runs = f"{len(final)} run" if len(final) == 1 else f"{len(final)} runs"
+            yield Comparison(
+                group,
+                "STC compresses both ways",
+                f"up ×{format_number(up)} ({runs})",
+                f"down ×{format_number(down)}",
+                math.nan,
+                holds=up > STRONG_COMPRESSION and down > DOWNLOAD_COMPRESSION,
+            )
 
 
 BYTES: dict[str, Callable[[Evaluation], float]] = {
-    "MB up": lambda r: r.up_bytes_mean / 1e6,
-    "MB down": lambda r: r.down_bytes_mean / 1e6,
+    "MB up": lambda evaluation: evaluation.up_bytes_mean / 1e6,
+    "MB down": lambda evaluation: evaluation.down_bytes_mean / 1e6,
 }
-ROUNDS: dict[str, Callable[[Evaluation], float]] = {"rounds": lambda r: r.round}
+ROUNDS: dict[str, Callable[[Evaluation], float]] = {"rounds": lambda evaluation: evaluation.round}

@@ -1,4 +1,4 @@
-"""Figures 2 and 10: accuracy while training goes on, against iterations and against bits."""
+"""Figures 2 and 10: accuracy during training, against iterations and against uploaded bits."""
 
 from __future__ import annotations
 
@@ -6,33 +6,47 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
-from fedtern.data.environment import Environment
+from fedtern import Environment
 from fedtern.runs import Evaluation, Experiment
 from fedtern_paper import table4
 from fedtern_paper.artefact import Table
-from fedtern_paper.plot_style import head, legend_below, method_look, tidy
-from fedtern_paper.results import Results
-from fedtern_paper.scores import Score, mean, percent
-from fedtern_paper.settings import Settings
-from fedtern_paper.verdicts import IID
+from fedtern_paper.plot_style import add_title, legend_below, method_style, tidy
+from fedtern_paper.results import Results, Score, format_percent, mean
+from fedtern_paper.settings import IID, Settings
 
-Axis = tuple[str, Callable[[Evaluation], float], bool]  # its label, what it shows, and if by powers
 
-ITERATIONS: Axis = ("iterations", lambda r: r.iteration, False)
-UPLOADED: Axis = (
+class Axis(NamedTuple):
+    """A horizontal axis: its label, its value at an evaluation, and whether it is logarithmic."""
+
+    label: str
+    value: Callable[[Evaluation], float]
+    logarithmic: bool
+
+
+ITERATIONS = Axis("iterations", lambda evaluation: evaluation.iteration, logarithmic=False)
+UPLOADED = Axis(
     "bits that one client of each round has uploaded",
-    lambda r: 8 * r.up_bytes_mean,
-    True,
+    lambda evaluation: 8 * evaluation.up_bytes_mean,
+    logarithmic=True,
 )
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Methods that train side by side: a panel for each place and each axis.
+    """Training curves of several methods, with a panel for each place and each axis.
 
-    ``momentum`` None stands for the task's own. Curves are drawn as means of ``window`` values.
+    Args:
+        title: Title of the figure.
+        methods: Methods, as typed on the command line.
+        places: Environments by name.
+        axes: Horizontal axes.
+        momentum: Momentum of the clients; the task's if None.
+        window: Number of evaluations that a drawn point averages.
+        targets: Whether to draw the target of Table IV.
+        notes: Sentences below the table; ``{momentum}`` is replaced.
+
     """
 
     title: str
@@ -45,20 +59,25 @@ class Curves:
     notes: tuple[str, ...] = ()
 
     def cells(self, settings: Settings) -> list[Experiment]:
-        """Every method in every place, with every seed."""
+        """Return the experiments: every method in every place, with every seed."""
         return [
             cell
             for place in settings.choose_places(self.places)
             for method in settings.choose_methods(self.methods)
-            for cell in self.seeds(settings, place, method)
+            for cell in self.with_seeds(settings, place, method)
         ]
 
-    def seeds(self, settings: Settings, place: str, method: str) -> list[Experiment]:
-        """The runs of one curve."""
-        return settings.with_seeds(method, self.places[place], self.momentum_of(settings))
+    def with_seeds(self, settings: Settings, place: str, method: str) -> list[Experiment]:
+        """Return the experiments of one curve."""
+        return settings.with_seeds(method, self.places[place], self.chosen_momentum(settings))
 
-    def momentum_of(self, settings: Settings) -> float | None:
-        """The momentum that was asked for, or else the figure's; None for the task's own."""
+    def chosen_momentum(self, settings: Settings) -> float | None:
+        """Return the momentum of the settings, or else the figure's; None for the task's.
+
+        Raises:
+            ValueError: The settings have several.
+
+        """
         if len(settings.momentum) > 1:
             raise ValueError(
                 f"a curve has one momentum, got {len(settings.momentum)}: ask for one at a time"
@@ -99,47 +118,56 @@ FIGURE_10 = Curves(
     ),
 )
 
-_PANELS = {IID: "iid", "2-classes": "non-iid (2)", "1-class": "non-iid (1)"}
+_PANEL_TITLES = {IID: "iid", "2-classes": "non-iid (2)", "1-class": "non-iid (1)"}
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:
-    """Running means, over fewer values where the curve begins and ends.
+    """Return running means, over fewer values at the ends of the curve.
 
     >>> smooth([0, 3, 6, 3], 3)
     [0.0, 3.0, 4.0, 4.5]
     """
-    last, half = len(values) - 1, window // 2
-    # Where it begins and is steep, as far ahead as back, or it would bend; where it ends and is
-    # flat, only back, or the last value would stick out.
-    parts = [(min(half, i), min(half, i, last - i)) for i in range(last + 1)]
-    return [fmean(values[i - back : i + ahead + 1]) for i, (back, ahead) in enumerate(parts)]
+    half = window // 2
+    last = len(values) - 1
+    means = []
+    for i in range(last + 1):
+        # At the steep start, take as many values after i as before it, or the curve would bend.
+        # At the flat end, take values before i only, or the last value would stick out.
+        before = min(half, i)
+        after = min(half, i, last - i)
+        means.append(fmean(values[i - before : i + after + 1]))
+    return means
 
 
 def table(curves: Curves, settings: Settings, results: Results) -> Table:
-    """Every point for programs; for people, what each curve comes to."""
+    """Return every point of the curves for programs, and best and final accuracy for people."""
     values: list[dict[str, Any]] = []
     shown: list[dict[str, str]] = []
     for place in settings.choose_places(curves.places):
         for method in settings.choose_methods(curves.methods):
-            runs = curves.seeds(settings, place, method)
+            cells = curves.with_seeds(settings, place, method)
             values += [
                 {
                     "place": place,
                     "method": method,
-                    "iteration": points[0].iteration,
-                    "accuracy": mean([r.accuracy for r in points]),
-                    "loss": mean([r.loss for r in points]),
-                    "up_bits": 8 * fmean(r.up_bytes_mean for r in points),
-                    "down_bits": 8 * fmean(r.down_bytes_mean for r in points),
-                    "seeds": len(points),
+                    "iteration": seeds[0].iteration,
+                    "accuracy": mean([e.accuracy for e in seeds]),
+                    "loss": mean([e.loss for e in seeds]),
+                    "up_bits": 8 * fmean(e.up_bytes_mean for e in seeds),
+                    "down_bits": 8 * fmean(e.down_bytes_mean for e in seeds),
+                    "seeds": len(seeds),
                 }
-                for points in _means(runs, results)
+                for seeds in _evaluations_by_seed(cells, results)
             ]
-            score = Score.of(results, runs)
-            head = {"where": _PANELS[place], "method": settings.label(method)}
-            shown.append({**head, "best": percent(score.best), "final": percent(score.final)})
+            score = Score.of(results, cells)
+            shown.append({
+                "where": _PANEL_TITLES[place],
+                "method": settings.label(method),
+                "best": format_percent(score.best),
+                "final": format_percent(score.final),
+            })  # fmt: skip
     title = curves.title + (" (quick)" if settings.quick else "")
-    notes = [note.format(momentum=curves.momentum_of(settings)) for note in curves.notes]
+    notes = [note.format(momentum=curves.chosen_momentum(settings)) for note in curves.notes]
     if settings.seeds > 1:
         notes.append(
             "± is the standard deviation over seeds; shaded is from the lowest to the highest."
@@ -147,60 +175,63 @@ def table(curves: Curves, settings: Settings, results: Results) -> Table:
     return Table(title, values, shown, notes)
 
 
-def _means(cells: Sequence[Experiment], results: Results) -> list[tuple[Evaluation, ...]]:
-    """The evaluations that all finished seeds have, together."""
-    runs = [rounds for cell in cells if (rounds := results.rounds(cell))]
+def _evaluations_by_seed(
+    cells: Sequence[Experiment], results: Results
+) -> list[tuple[Evaluation, ...]]:
+    """Return, for each evaluation that all finished seeds have, those of all seeds."""
+    runs = [evaluations for cell in cells if (evaluations := results.evaluations(cell))]
     return list(zip(*runs, strict=False))
 
 
 def draw(curves: Curves, settings: Settings, results: Results, figure: Any) -> None:
-    """A panel for each place and axis, a line for each method."""
+    """Draw a panel for each place and axis, with a line for each method."""
     places = list(settings.choose_places(curves.places))
     panels = [(place, axis) for place in places for axis in curves.axes]
     figure.set_size_inches(1 + 3.9 * len(panels), 4.6)
     grid = figure.subplots(1, len(panels), squeeze=False, sharey=True)
     methods = settings.choose_methods(curves.methods)
+    target = table4.target(settings, results) if curves.targets else float("inf")
     for (place, axis), panel in zip(panels, grid.flat, strict=True):
-        kinds: Counter[str] = Counter()
+        variants: Counter[str] = Counter()
         for method in methods:
-            cells = curves.seeds(settings, place, method)
-            variant = kinds[name := method.partition(":")[0]]
-            kinds[name] += 1
-            _line(panel, axis, _means(cells, results), curves.window, settings.label(method),
-                  method_look(cells[0].method, variant))  # fmt: skip
-        if curves.targets and (goal := table4.target(settings, results)) <= 1:
-            panel.axhline(100 * goal, color="#888888", linewidth=1, linestyle=":")
-        panel.set_xlabel(axis[0])
-        panel.set_title(_PANELS[place], fontsize=10)
-        if not axis[2]:
+            cells = curves.with_seeds(settings, place, method)
+            name = method.partition(":")[0]
+            options = method_style(cells[0].method, variants[name])
+            variants[name] += 1
+            points = _evaluations_by_seed(cells, results)
+            _draw_line(panel, axis, points, curves.window, settings.label(method), options)
+        if target <= 1:
+            panel.axhline(100 * target, color="#888888", linewidth=1, linestyle=":")
+        panel.set_xlabel(axis.label)
+        panel.set_title(_PANEL_TITLES[place], fontsize=10)
+        if not axis.logarithmic:
             panel.locator_params(axis="x", nbins=5)
             panel.xaxis.set_major_formatter("{x:,.0f}")
         tidy(panel)
     grid.flat[0].set_ylabel("accuracy in %")
-    target = f"; dotted: {100 * goal:g} %" if curves.targets and goal <= 1 else ""
-    head(figure, curves.title, f"{settings.note}{target}")
+    dotted = f"; dotted: {100 * target:g} %" if target <= 1 else ""
+    add_title(figure, curves.title, f"{settings.note}{dotted}")
     legend_below(figure, grid, columns=4 if len(methods) > 3 else 3)
 
 
-def _line(
+def _draw_line(
     panel: Any,
     axis: Axis,
-    points: list[tuple[Evaluation, ...]],
+    points: Sequence[tuple[Evaluation, ...]],
     window: int,
     label: str,
-    look: dict[str, Any],
+    options: dict[str, Any],
 ) -> None:
     if not points:
         return
-    _, at, powers = axis
-    x = [fmean(at(r) for r in seeds) for seeds in points]
-    y = [100 * fmean(r.accuracy for r in seeds) for seeds in points]
-    if len(points) > 2:  # fewer make no line to see
-        look = {key: value for key, value in look.items() if key != "marker"}
-    panel.plot(x, smooth(y, window), label=label, linewidth=1.6, **look)
+    x = [fmean(axis.value(e) for e in seeds) for seeds in points]
+    y = [100 * fmean(e.accuracy for e in seeds) for seeds in points]
+    if len(points) > 2:  # markers are only needed where there is hardly a line
+        options = {key: value for key, value in options.items() if key != "marker"}
+    panel.plot(x, smooth(y, window), label=label, linewidth=1.6, **options)
     if len(points[0]) > 1:
-        low = smooth([100 * min(r.accuracy for r in seeds) for seeds in points], window)
-        high = smooth([100 * max(r.accuracy for r in seeds) for seeds in points], window)
-        panel.fill_between(x, low, high, color=look["color"], alpha=0.12, linewidth=0)
-    if powers:
+        low = smooth([100 * min(e.accuracy for e in seeds) for seeds in points], window)
+        high = smooth([100 * max(e.accuracy for e in seeds) for seeds in points], window)
+        panel.fill_between(x, low, high, color=options["color"], alpha=0.12, linewidth=0)
+    if axis.logarithmic:
         panel.set_xscale("log")

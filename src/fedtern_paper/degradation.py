@@ -1,4 +1,4 @@
-"""What a hardship costs: a method with it, against the same method without."""
+"""Loss of accuracy in a harder environment: a method there, compared with itself elsewhere."""
 
 from __future__ import annotations
 
@@ -7,96 +7,120 @@ from dataclasses import replace
 from statistics import fmean
 from typing import NamedTuple
 
-from fedtern.data.environment import Environment
-from fedtern_paper.comparison_groups import METHODS, Scene, in_seeds
-from fedtern_paper.comparisons import Scenes, Where, anywhere, non_iid, small_batches
-from fedtern_paper.scores import points, spread
-from fedtern_paper.significance import Comparison, judged, noise_of
+from fedtern import Environment
+from fedtern_paper.comparison_groups import METHODS, ComparisonGroup, Groups, format_seeds
+from fedtern_paper.comparisons import EnvironmentPredicate, anywhere, non_iid, small_batches
+from fedtern_paper.results import format_points, spread
+from fedtern_paper.significance import Comparison, compare_margins, standard_error
+from fedtern_paper.thresholds import SLIGHT_DIFFERENCE
 
-Gentler = Callable[[Environment], Environment]
+Easier = Callable[[Environment], Environment]
+"""Returns the environment without a difficulty; the same if it does not have it."""
 
-SLIGHT = 0.02
-"""What is no significant effect on an accuracy; the paper does not say what it calls so."""
-
-UNBALANCED: dict[str, Gentler] = {"unbalanced data": lambda e: replace(e, gamma=1.0)}
-HARDSHIPS: dict[str, Gentler] = {
+UNBALANCED: dict[str, Easier] = {"unbalanced data": lambda e: replace(e, gamma=1.0)}
+DIFFICULTIES: dict[str, Easier] = {
     "non-iid data": lambda e: replace(e, classes_per_client=10) if non_iid(e) else e,
     "small batches": lambda e: replace(e, batch_size=20) if small_batches(e) else e,
     **UNBALANCED,
 }
-PARTIAL: dict[str, Gentler] = {
+PARTIAL_PARTICIPATION: dict[str, Easier] = {
     "partial participation": lambda e: replace(e, clients=e.cohort_size, participation=1.0)
 }
 
 
-class Fall(NamedTuple):
-    """What a seed reaches without a hardship and with it."""
+class Degradation(NamedTuple):
+    """Accuracy of a seed without a difficulty and with it."""
 
     easy: float
     hard: float
 
     @property
-    def depth(self) -> float:
-        """What is lost."""
+    def loss(self) -> float:
+        """Loss of accuracy; negative for a gain."""
         return self.easy - self.hard
 
 
-def falls_less(
-    first: str, second: str, gentler: Mapping[str, Gentler], fits: Where, scenes: Scenes
+def degrades_less(
+    first: str,
+    second: str,
+    difficulties: Mapping[str, Easier],
+    applies: EnvironmentPredicate,
+    groups: Groups,
 ) -> Iterator[Comparison]:
-    """What a method loses to a hardship, against what another loses to it."""
-    for hard, easy, what in _pairs(gentler, fits, scenes):
-        ours, other = (_falls(easy, hard, name) for name in (first, second))
-        if seeds := sorted(ours.keys() & other.keys()):
-            margins = [other[seed].depth - ours[seed].depth for seed in seeds]
-            both = [[falls[seed] for seed in seeds] for falls in (ours, other)]
-            title, (a, b) = f"{first} loses less to {what} than {second}", map(_words, both)
-            yield judged(hard, title, a, b, margins, _noise(hard, *both))
+    """Compare what two methods lose to a difficulty."""
+    for hard, easy, difficulty in _pairs(difficulties, applies, groups):
+        ours = _degradations(easy, hard, first)
+        other = _degradations(easy, hard, second)
+        seeds = sorted(ours.keys() & other.keys())
+        if seeds:
+            our_seeds = [ours[seed] for seed in seeds]
+            other_seeds = [other[seed] for seed in seeds]
+            yield compare_margins(
+                hard,
+                f"{first} loses less to {difficulty} than {second}",
+                _format(our_seeds),
+                _format(other_seeds),
+                [other[seed].loss - ours[seed].loss for seed in seeds],
+                _standard_error(hard, our_seeds, other_seeds),
+            )
 
 
-def hardly_falls(gentler: Mapping[str, Gentler], scenes: Scenes) -> Iterator[Comparison]:
-    """What each method loses to a hardship, or gains by it, against next to nothing."""
-    for hard, easy, what in _pairs(gentler, anywhere, scenes):
+def hardly_degrades(difficulties: Mapping[str, Easier], groups: Groups) -> Iterator[Comparison]:
+    """Compare what each method loses to a difficulty, or gains by it, with a slight difference."""
+    for hard, easy, difficulty in _pairs(difficulties, anywhere, groups):
         for name in METHODS:
-            if falls := list(_falls(easy, hard, name).values()):
-                depths = [found.depth for found in falls]
-                margin = SLIGHT - abs(fmean(depths))
-                title, most = f"{what} hardly matters to {name}", f"{100 * SLIGHT:g} points"
-                shown, noise = _words(falls), _noise(hard, falls)
+            degradations = list(_degradations(easy, hard, name).values())
+            if degradations:
+                losses = [each.loss for each in degradations]
+                margin = SLIGHT_DIFFERENCE - abs(fmean(losses))
                 yield Comparison(
-                    hard, title, shown, most, margin, margin > 0, spread(depths), noise
+                    hard,
+                    f"{difficulty} hardly matters to {name}",
+                    _format(degradations),
+                    f"{100 * SLIGHT_DIFFERENCE:g} points",
+                    margin,
+                    margin > 0,
+                    spread(losses),
+                    _standard_error(hard, degradations),
                 )
 
 
 def _pairs(
-    gentler: Mapping[str, Gentler], fits: Where, scenes: Scenes
-) -> Iterator[tuple[Scene, Scene, str]]:
-    """Every scene with a hardship, the same without it, and what it is called."""
-    for scene in scenes.values():
-        place = scene.key.environment
-        for what, ease in gentler.items():
-            easy = scenes.get(scene.key._replace(environment=ease(place)))
-            if fits(place) and easy is not None and easy is not scene:
-                yield scene, easy, what
+    difficulties: Mapping[str, Easier], applies: EnvironmentPredicate, groups: Groups
+) -> Iterator[tuple[ComparisonGroup, ComparisonGroup, str]]:
+    """Return every group with a difficulty, the group without it, and the difficulty's name."""
+    for group in groups.values():
+        environment = group.key.environment
+        for name, easier in difficulties.items():
+            easy = groups.get(group.key._replace(environment=easier(environment)))
+            if applies(environment) and easy is not None and easy is not group:
+                yield group, easy, name
 
 
-def _falls(easy: Scene, hard: Scene, name: str) -> dict[int, Fall]:
-    """How a method fares in both, each time with the momentum that suits it better."""
-    shared = easy.seeds(METHODS[name]) & hard.seeds(METHODS[name])
-    before, after = (scene.better(METHODS[name], shared) for scene in (easy, hard))
+def _degradations(
+    easy: ComparisonGroup, hard: ComparisonGroup, name: str
+) -> dict[int, Degradation]:
+    """Return what each seed of a method loses, with the better momentum in each environment."""
+    method = METHODS[name]
+    seeds = easy.seeds(method) & hard.seeds(method)
+    before = easy.best_accuracy(method, seeds)
+    after = hard.best_accuracy(method, seeds)
     if before is None or after is None:
         return {}
-    both = before.best.keys() & after.best.keys()
-    return {seed: Fall(before.best[seed], after.best[seed]) for seed in both}
+    both = before.by_seed.keys() & after.by_seed.keys()
+    return {seed: Degradation(before.by_seed[seed], after.by_seed[seed]) for seed in both}
 
 
-def _noise(scene: Scene, *groups: Sequence[Fall]) -> float:
-    """That of the accuracies which a margin is made of."""
-    means = [fmean(values) for group in groups for values in zip(*group, strict=True)]
-    return noise_of(scene.key.task, *means)
+def _standard_error(group: ComparisonGroup, *methods: Sequence[Degradation]) -> float:
+    """Return the standard error of a margin that is made of all these accuracies."""
+    means = [fmean(values) for seeds in methods for values in zip(*seeds, strict=True)]
+    return standard_error(group.key.task, *means)
 
 
-def _words(falls: Sequence[Fall]) -> str:
-    depths = [found.depth for found in falls]
-    verb, amounts = ("loses", depths) if fmean(depths) >= 0 else ("gains", [-d for d in depths])
-    return f"{verb} {points(amounts)} points ({in_seeds(len(falls))})"
+def _format(degradations: Sequence[Degradation]) -> str:
+    losses = [each.loss for each in degradations]
+    if fmean(losses) >= 0:
+        change = f"loses {format_points(losses)}"
+    else:
+        change = f"gains {format_points([-loss for loss in losses])}"
+    return f"{change} points ({format_seeds(len(degradations))})"

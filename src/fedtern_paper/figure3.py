@@ -1,4 +1,4 @@
-"""Figure 3: how often the sign of a small batch's gradient is that of the whole gradient."""
+"""Figure 3: how often the gradient of a small batch has the sign of the full gradient."""
 
 from __future__ import annotations
 
@@ -14,20 +14,17 @@ from numpy.typing import NDArray
 
 from fedtern.data import Dataset
 from fedtern.runs import Experiment
-from fedtern.store.files import write_atomic
-from fedtern.training.examples import Examples
-from fedtern.training.flat import FlatModel
-from fedtern.training.tasks import get_task
-from fedtern_paper.artefact import Moved, Table
-from fedtern_paper.paper import CONGRUENCE
-from fedtern_paper.plot_style import head, tidy
-from fedtern_paper.results import Results
-from fedtern_paper.scores import mean, spread
-from fedtern_paper.settings import Settings
-from fedtern_paper.verdicts import IID, NON_IID
+from fedtern.store import write_atomic
+from fedtern.training import Examples, FlatModel, get_task
+from fedtern_paper.artefact import ProgressCallback, Table
+from fedtern_paper.plot_style import add_title, tidy
+from fedtern_paper.published import CONGRUENCE
+from fedtern_paper.results import Results, mean, spread
+from fedtern_paper.settings import IID, NON_IID, Settings
 
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500)
-BATCHES, EXAMPLES = 400, 20_000  # at most, for each size; a tenth with --quick
+MAX_BATCHES = 400  # per batch size; a tenth with --quick
+MAX_EXAMPLES = 20_000  # per batch size
 BINS = 50
 
 NOTES = (
@@ -44,7 +41,15 @@ Signs = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Congruence:
-    """``alpha[place]`` is α(k) for each of ``sizes``; ``bins`` count the α_w(1) of iid batches."""
+    """Agreement of gradient signs.
+
+    Attributes:
+        sizes: Batch sizes k.
+        batches: Number of batches of each size.
+        alpha: α(k) for each size, by place.
+        bins: Histogram of α_w(1) over the parameters w, by place.
+
+    """
 
     sizes: list[int]
     batches: list[int]
@@ -53,64 +58,73 @@ class Congruence:
 
 
 def cells(settings: Settings) -> list[Experiment]:
-    """None: gradients of a new model are all it takes."""
+    """Return []: the figure needs the gradients of an untrained model only."""
     return []
 
 
 def measure(
-    settings: Settings, results: Results, moved: Moved = lambda _share: None
+    settings: Settings, results: Results, progress: ProgressCallback = lambda _fraction: None
 ) -> list[Congruence]:
-    """The congruence for each seed, kept beside the runs so that it is computed once."""
-    found: list[Congruence] = []
-    seeds = settings.seeds
-    for seed in range(seeds):
-        found.append(_measured(settings, results, seed, lambda s: moved((len(found) + s) / seeds)))
-    return found
+    """Return the congruence for each seed; it is computed once and stored beside the runs."""
+
+    def seed_progress(seed: int) -> ProgressCallback:
+        return lambda fraction: progress((seed + fraction) / settings.seeds)
+
+    return [
+        _load_or_measure(settings, results, seed, seed_progress(seed))
+        for seed in range(settings.seeds)
+    ]
 
 
-def _measured(settings: Settings, results: Results, seed: int, moved: Moved) -> Congruence:
-    # Hidden, for everything else in there is the directory of a run.
-    kept = results.out / f".congruence-{settings.task}-{seed}{'-quick' * settings.quick}.json"
-    if kept.exists():
-        return Congruence(**json.loads(kept.read_text()))
+def _load_or_measure(
+    settings: Settings, results: Results, seed: int, progress: ProgressCallback
+) -> Congruence:
+    # The name starts with a dot because everything else in the directory is a run.
+    suffix = "-quick" if settings.quick else ""
+    path = results.out / f".congruence-{settings.task}-{seed}{suffix}.json"
+    if path.exists():
+        return Congruence(**json.loads(path.read_text()))
     dataset = get_task(settings.task).load(results.data_dir)
-    found = _measure(settings, dataset, 10 if settings.quick else 1, seed, moved)
+    measured = _measure(settings, dataset, seed, progress)
     results.out.mkdir(parents=True, exist_ok=True)
-    write_atomic(kept, [json.dumps(vars(found)).encode()])
-    return found
+    write_atomic(path, [json.dumps(vars(measured)).encode()])
+    return measured
 
 
 def _measure(
-    settings: Settings, dataset: Dataset, share: int, seed: int, moved: Moved
+    settings: Settings, dataset: Dataset, seed: int, progress: ProgressCallback
 ) -> Congruence:
     task = get_task(settings.task)
-    model, examples = FlatModel(task.build(seed)), Examples.train(dataset, None, task.transform)
+    model = FlatModel(task.build(seed))
+    examples = Examples.train(dataset, None, task.transform)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(3,)))
-    found = Congruence([], [], {IID: [], NON_IID: []}, {})
+    measured = Congruence([], [], {IID: [], NON_IID: []}, {})
     with _one_thread():
-        whole = _whole_signs(model, examples)
+        full = _full_gradient_signs(model, examples)
         for size in SIZES:
             if size > np.bincount(dataset.train_labels).min():
-                break  # no class has as many
-            number = max(min(BATCHES, EXAMPLES // size) // share, 1)
-            found.sizes.append(size)
-            found.batches.append(number)
-            for place, alpha in found.alpha.items():
-                same = np.zeros(whole.size)
+                break  # some class has fewer examples
+            number = min(MAX_BATCHES, MAX_EXAMPLES // size)
+            if settings.quick:
+                number = max(number // 10, 1)
+            measured.sizes.append(size)
+            measured.batches.append(number)
+            for place, alpha in measured.alpha.items():
+                same = np.zeros(full.size)
                 for batch in _batches(place, size, number, dataset, rng):
-                    same += np.sign(model.differentiate(*examples.batch(batch))) == whole
-                # Where the whole gradient is zero, there is no sign to find.
-                congruence = (same / number)[whole != 0]
+                    same += np.sign(model.differentiate(*examples.batch(batch))) == full
+                # Where the full gradient is zero, it has no sign.
+                congruence = (same / number)[full != 0]
                 alpha.append(float(congruence.mean()))
                 if size == 1:
-                    found.bins[place] = np.histogram(congruence, BINS, (0, 1))[0].tolist()
-            moved(len(found.sizes) / len(SIZES))
-    return found
+                    measured.bins[place] = np.histogram(congruence, BINS, (0, 1))[0].tolist()
+            progress(len(measured.sizes) / len(SIZES))
+    return measured
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Gradients of single examples are too small to be shared between threads."""
+    """Use one thread: gradients of single examples are too small for several."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -122,17 +136,17 @@ def _one_thread() -> Iterator[None]:
 def _batches(
     place: str, size: int, number: int, dataset: Dataset, rng: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:
-    """Batches of all data, or each of one class."""
+    """Return the indices of random batches: of all data, or each of a single class."""
     labels = dataset.train_labels
     by_class = [np.flatnonzero(labels == c) for c in range(dataset.num_classes)]
     for _ in range(number):
-        pool = by_class[rng.integers(dataset.num_classes)]
-        among = labels.size if place == IID else pool.size
-        chosen = rng.choice(among, size, replace=False)
-        yield (chosen if place == IID else pool[chosen]).astype(np.int64)
+        one_class = by_class[rng.integers(dataset.num_classes)]
+        available = labels.size if place == IID else one_class.size
+        chosen = rng.choice(available, size, replace=False)
+        yield (chosen if place == IID else one_class[chosen]).astype(np.int64)
 
 
-def _whole_signs(model: FlatModel, examples: Examples) -> Signs:
+def _full_gradient_signs(model: FlatModel, examples: Examples) -> Signs:
     total = np.zeros(model.layout.size)
     for inputs, labels in examples.chunks(1000):
         total += model.differentiate(inputs, labels) * len(labels)
@@ -140,10 +154,15 @@ def _whole_signs(model: FlatModel, examples: Examples) -> Signs:
 
 
 def table(settings: Settings, results: Results) -> Table:
-    """α(k) for every batch size, and what the paper prints of it."""
-    found = measure(settings, results)
-    printed = CONGRUENCE if settings.task == "logistic-mnist" else None
-    columns = (found[0].sizes, found[0].batches, alphas(found, IID), alphas(found, NON_IID))
+    """Return α(k) for every batch size, beside the number that the paper prints."""
+    measured = measure(settings, results)
+    published = CONGRUENCE.get(settings.task)
+    columns = (
+        measured[0].sizes,
+        measured[0].batches,
+        alphas(measured, IID),
+        alphas(measured, NON_IID),
+    )
     rows = list(zip(*columns, strict=True))
     values: list[dict[str, Any]] = [
         {
@@ -151,81 +170,80 @@ def table(settings: Settings, results: Results) -> Table:
             "at": size,
             "iid": mean(iid),
             "iid_std": spread(iid),
-            "non_iid": mean(skewed),
-            "non_iid_std": spread(skewed),
+            "non_iid": mean(non_iid),
+            "non_iid_std": spread(non_iid),
             "batches": number,
-            "paper_iid": printed if size == 1 else None,
+            "paper_iid": published if size == 1 else None,
         }
-        for size, number, iid, skewed in rows
+        for size, number, iid, non_iid in rows
     ]
+    shares = zip(_bin_shares(measured, IID), _bin_shares(measured, NON_IID), strict=True)
     values += [
         {
             "quantity": "share of alpha_w(1)",
-            "at": place / BINS,
+            "at": index / BINS,
             "iid": float(iid),
             "iid_std": None,
-            "non_iid": float(skewed),
+            "non_iid": float(non_iid),
             "non_iid_std": None,
-            "batches": found[0].batches[0],
+            "batches": measured[0].batches[0],
             "paper_iid": None,
         }
-        for place, (iid, skewed) in enumerate(
-            zip(_shares(found, IID), _shares(found, NON_IID), strict=True)
-        )
+        for index, (iid, non_iid) in enumerate(shares)
     ]
     shown = [
         {
             "batch size": str(size),
-            "iid": _shown(iid),
-            "one class": _shown(skewed),
+            "iid": _format_alpha(iid),
+            "one class": _format_alpha(non_iid),
             "batches": str(number),
-            "paper, iid": f"{printed}" if printed and size == 1 else "",
+            "paper, iid": f"{published}" if published and size == 1 else "",
         }
-        for size, number, iid, skewed in rows
+        for size, number, iid, non_iid in rows
     ]
     return Table("Congruence of gradient signs", values, shown, NOTES)
 
 
-def alphas(found: Sequence[Congruence], place: str) -> list[list[float]]:
-    """For every batch size what the seeds came to."""
-    return [list(seeds) for seeds in zip(*(one.alpha[place] for one in found), strict=True)]
+def alphas(measured: Sequence[Congruence], place: str) -> list[list[float]]:
+    """Return α(k) of all seeds for each batch size."""
+    return [list(seeds) for seeds in zip(*(each.alpha[place] for each in measured), strict=True)]
 
 
-def _shares(found: Sequence[Congruence], place: str) -> NDArray[np.float64]:
-    """The share of the parameters in each bin, over all seeds."""
-    bins = np.sum([one.bins[place] for one in found], axis=0)
+def _bin_shares(measured: Sequence[Congruence], place: str) -> NDArray[np.float64]:
+    """Return the share of the parameters in each bin, over all seeds."""
+    bins = np.sum([each.bins[place] for each in measured], axis=0)
     return np.asarray(bins / max(bins.sum(), 1))
 
 
-def _shown(values: Sequence[float]) -> str:
+def _format_alpha(values: Sequence[float]) -> str:
     deviation = spread(values)
     return f"{mean(values):.3f}" + (f" ± {deviation:.3f}" if deviation else "")
 
 
 def draw(settings: Settings, results: Results, figure: Any) -> None:
-    """The distribution of α_w(1) on the left, α(k) on the right."""
-    found = measure(settings, results)
-    sizes = found[0].sizes
+    """Draw the distribution of α_w(1) on the left and α(k) on the right."""
+    measured = measure(settings, results)
+    sizes = measured[0].sizes
     figure.set_size_inches(10, 4.4)
     left, right = figure.subplots(1, 2)
     edges = np.linspace(0, 1, BINS + 1)
-    share = _shares(found, IID)
-    left.bar(edges[:-1], 100 * share, 1 / BINS, align="edge", color="#0072B2", alpha=0.8)
-    first = mean(alphas(found, IID)[0])
+    shares = _bin_shares(measured, IID)
+    left.bar(edges[:-1], 100 * shares, 1 / BINS, align="edge", color="#0072B2", alpha=0.8)
+    first = mean(alphas(measured, IID)[0])
     left.axvline(first, color="black", linestyle="--", label=f"mean α(1) = {first:.2f}")
     left.set(xlabel="α_w(1), iid batches", ylabel="parameters in %")
-    looks = {IID: ("#0072B2", "o", "iid"), NON_IID: ("#D55E00", "s", "one class in each batch")}
-    for place, (colour, marker, label) in looks.items():
-        each = alphas(found, place)
-        deviations = [spread(seeds) or 0 for seeds in each]
+    styles = {IID: ("#0072B2", "o", "iid"), NON_IID: ("#D55E00", "s", "one class in each batch")}
+    for place, (colour, marker, label) in styles.items():
+        by_size = alphas(measured, place)
+        deviations = [spread(seeds) or 0 for seeds in by_size]
         right.errorbar(
-            sizes, [*map(mean, each)], deviations,
+            sizes, [*map(mean, by_size)], deviations,
             color=colour, marker=marker, capsize=2, label=label,
         )  # fmt: skip
     right.set(xscale="log", xlabel="batch size k", ylabel="α(k)")
     right.minorticks_off()
     right.set_xticks(sizes, list(map(str, sizes)))
     for axes in (left, right):
-        axes.legend(frameon=False, loc="upper left")  # to look for the best place takes long
+        axes.legend(frameon=False, loc="upper left")  # searching for the best place is slow
         tidy(axes)
-    head(figure, "Congruence of gradient signs", f"{settings.task}, at the first weights")
+    add_title(figure, "Congruence of gradient signs", f"{settings.task}, at the first weights")

@@ -1,4 +1,4 @@
-"""What the paper says of a single figure, and whether its runs show it here as well."""
+"""Statements of the paper about single figures, and whether finished runs confirm them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import math
 from statistics import fmean
 from typing import NamedTuple
 
-from fedtern.report.formatting import join_words
+from fedtern.report import join_words
 from fedtern_paper import figure3, table4
 from fedtern_paper.convergence import FIGURE_2, FIGURE_10
-from fedtern_paper.degradation import SLIGHT
-from fedtern_paper.heatmaps import FIGURE_4, FIGURE_5, FIGURE_12, PLACES, HeatMap, numbers
-from fedtern_paper.results import Results
-from fedtern_paper.scores import Score
-from fedtern_paper.settings import Settings
-from fedtern_paper.verdicts import IID, NON_IID
+from fedtern_paper.heatmaps import FIGURE_4, FIGURE_5, FIGURE_12, PLACES, HeatMap
+from fedtern_paper.published import DOWNLOAD_COST
+from fedtern_paper.results import Results, Score
+from fedtern_paper.settings import IID, NON_IID, Settings
+from fedtern_paper.thresholds import SLIGHT_DIFFERENCE
 
-_SLIGHT = 100 * SLIGHT
-_COST = 3.0  # points, by the caption of Figure 4
+_SLIGHT_POINTS = 100 * SLIGHT_DIFFERENCE
+_DOWNLOAD_POINTS = 100 * DOWNLOAD_COST
 
 
 def _finding(statement: str, holds: bool, evidence: str) -> list[str]:
@@ -26,79 +25,99 @@ def _finding(statement: str, holds: bool, evidence: str) -> list[str]:
 
 def topk_suffers_least(settings: Settings, results: Results) -> list[str]:
     """Figure 2: what non-iid data costs each method."""
-    if settings.places or settings.methods:  # a part of the figure does not show it
+    if settings.places or settings.methods:  # a part of the figure cannot show it
         return []
-    places = [place for place in FIGURE_2.places if place != IID]
+    hard_places = [place for place in FIGURE_2.places if place != IID]
     methods = [method for method in FIGURE_2.methods if method != "sgd"]
-    falls: dict[str, list[float]] = {}
+    losses: dict[str, list[float]] = {}
     for method in methods:
         easy, *hard = (
-            Score.of(results, FIGURE_2.seeds(settings, place, method)).value
-            for place in (IID, *places)
+            Score.of(results, FIGURE_2.with_seeds(settings, place, method)).value
+            for place in (IID, *hard_places)
         )
         if easy is not None:
-            falls[method] = [100 * (easy - reached) for reached in hard if reached is not None]
-    if any(len(falls.get(method, ())) < len(places) for method in methods):
+            losses[method] = [100 * (easy - reached) for reached in hard if reached is not None]
+    if any(len(losses.get(method, ())) < len(hard_places) for method in methods):
         return []
-    least = [min(methods, key=lambda method: falls[method][i]) for i in range(len(places))]
-    told = [f"{settings.label(m)} {' and '.join(f'{f:z.1f}' for f in falls[m])}" for m in methods]
+    least = [min(methods, key=lambda method: losses[method][i]) for i in range(len(hard_places))]
+    costs = [
+        f"{settings.label(method)} {' and '.join(f'{loss:z.1f}' for loss in losses[method])}"
+        for method in methods
+    ]
     holds = all(method.startswith("topk") for method in least)
-    said = f"two classes and one class cost {join_words(told)} points"
-    return _finding("top-k suffers least from non-iid data", holds, said)
+    evidence = f"two classes and one class cost {join_words(costs)} points"
+    return _finding("top-k suffers least from non-iid data", holds, evidence)
 
 
-class _Pace(NamedTuple):
-    """Bytes that go up in an iteration, and iterations to a target that every seed reaches."""
+class _Convergence(NamedTuple):
+    """Uploaded bytes per iteration, and iterations to the target (inf if a seed missed it)."""
 
     bytes_up: float
     iterations: float
 
     @classmethod
-    def of(cls, method: str, settings: Settings, results: Results) -> _Pace | None:
-        runs = [rounds for c in settings.with_seeds(method) if (rounds := results.rounds(c))]
+    def of(cls, method: str, settings: Settings, results: Results) -> _Convergence | None:
+        runs = [
+            evaluations
+            for cell in settings.with_seeds(method)
+            if (evaluations := results.evaluations(cell))
+        ]
         if not runs:
             return None
-        there = [r.iteration for r in table4.traffic(method, settings, results)]
-        up = fmean(rounds[-1].up_bytes_mean / rounds[-1].iteration for rounds in runs)
-        return cls(up, fmean(there) if len(there) == len(runs) else math.inf)
+        at_target = table4.evaluations_at_target(method, settings, results)
+        iterations = [evaluation.iteration for evaluation in at_target]
+        bytes_up = fmean(run[-1].up_bytes_mean / run[-1].iteration for run in runs)
+        return cls(bytes_up, fmean(iterations) if len(iterations) == len(runs) else math.inf)
 
     def __str__(self) -> str:
         return f"{self.iterations:,.0f}" if math.isfinite(self.iterations) else "n.a."
 
 
 def fewer_iterations_at_like_rates(settings: Settings, results: Results) -> list[str]:
-    """Figure 10: STC against FedAvg that sends about as much up in an iteration."""
-    if settings.methods:  # a part of the figure does not show it
+    """Figure 10: STC against the FedAvg that uploads about as much per iteration."""
+    if settings.methods:  # a part of the figure cannot show it
         return []
-    paces = {m: pace for m in FIGURE_10.methods if (pace := _Pace.of(m, settings, results))}
-    ours, others = ([m for m in paces if m.startswith(name)] for name in ("stc", "fedavg"))
-    told, holds = [], True
-    for method in ours if others else ():
-        mine = paces[method]
-        like = min(others, key=lambda m: abs(math.log(paces[m].bytes_up / mine.bytes_up)))
-        theirs = paces[like]
-        if min(mine.iterations, theirs.iterations) < math.inf:
-            holds = holds and mine.iterations < theirs.iterations
-            told.append(f"{settings.label(method)} {mine} ({settings.label(like)}: {theirs})")
-    if not told:
+    measured = {
+        method: found
+        for method in FIGURE_10.methods
+        if (found := _Convergence.of(method, settings, results))
+    }
+    stc = [method for method in measured if method.startswith("stc")]
+    fedavg = [method for method in measured if method.startswith("fedavg")]
+    if not fedavg:
+        return []
+    pairs = []
+    holds = True
+    for method in stc:
+        ours = measured[method]
+        rival = min(fedavg, key=lambda m: abs(math.log(measured[m].bytes_up / ours.bytes_up)))
+        theirs = measured[rival]
+        if min(ours.iterations, theirs.iterations) < math.inf:
+            holds = holds and ours.iterations < theirs.iterations
+            pairs.append(f"{settings.label(method)} {ours} ({settings.label(rival)}: {theirs})")
+    if not pairs:
         return []
     statement = "STC takes fewer iterations than FedAvg with a comparable compression rate"
-    goal = 100 * table4.target(settings, results)
+    target = 100 * table4.target(settings, results)
     beside = "beside the FedAvg that uploads most nearly as much in an iteration"
-    return _finding(statement, holds, f"to {goal:g} %, {beside}, {join_words(told)}")
+    return _finding(statement, holds, f"to {target:g} %, {beside}, {join_words(pairs)}")
 
 
 def signs_of_one_class_stay_wrong(settings: Settings, results: Results) -> list[str]:
     """Figure 3: larger batches help where they are iid."""
-    found = figure3.measure(settings, results)
-    iid, skewed = (
-        [fmean(seeds) for seeds in figure3.alphas(found, place)] for place in (IID, NON_IID)
+    measured = figure3.measure(settings, results)
+    iid = [fmean(seeds) for seeds in figure3.alphas(measured, IID)]
+    non_iid = [fmean(seeds) for seeds in figure3.alphas(measured, NON_IID)]
+    largest = measured[0].sizes[-1]
+    iid_gain = iid[-1] - iid[0]
+    non_iid_gain = non_iid[-1] - non_iid[0]
+    evidence = (
+        f"up to batches of {largest} by {iid_gain:.2f} on iid data, by {non_iid_gain:.2f} on one"
+        " class"
     )
-    last, gain, other = found[0].sizes[-1], iid[-1] - iid[0], skewed[-1] - skewed[0]
-    said = f"up to batches of {last} by {gain:.2f} on iid data, by {other:.2f} on one class"
     statement = "α grows with iid batches and stays low with batches of one class"
-    holds = gain > 0 and other < gain / 4 and skewed[-1] < iid[-1]
-    return _finding(statement, holds, said)
+    holds = iid_gain > 0 and non_iid_gain < iid_gain / 4 and non_iid[-1] < iid[-1]
+    return _finding(statement, holds, evidence)
 
 
 def downloads_may_be_sparse(settings: Settings, results: Results) -> list[str]:
@@ -107,8 +126,8 @@ def downloads_may_be_sparse(settings: Settings, results: Results) -> list[str]:
     costs = [row[0] - cell for grid in grids.values() for row in grid for cell in row[1:]]
     if not _complete(costs):
         return []
-    statement = f"sparse downloads cost at most {_COST:g} points"
-    return _finding(statement, max(costs) <= _COST, f"{max(costs):z.1f} at most")
+    statement = f"sparse downloads cost at most {_DOWNLOAD_POINTS:g} points"
+    return _finding(statement, max(costs) <= _DOWNLOAD_POINTS, f"{max(costs):z.1f} at most")
 
 
 def ternary_values_do(settings: Settings, results: Results) -> list[str]:
@@ -118,7 +137,7 @@ def ternary_values_do(settings: Settings, results: Results) -> list[str]:
     if not _complete(costs):
         return []
     statement = "ternary values have a very minor effect, and sometimes help"
-    holds = max(map(abs, costs)) <= _SLIGHT and min(costs) < 0
+    holds = max(map(abs, costs)) <= _SLIGHT_POINTS and min(costs) < 0
     return _finding(
         statement, holds, f"{max(costs):z.1f} points worse at most, {-min(costs):z.1f} better"
     )
@@ -127,30 +146,34 @@ def ternary_values_do(settings: Settings, results: Results) -> list[str]:
 def sparsity_beats_delay(settings: Settings, results: Results) -> list[str]:
     """Figure 12: STC at p = 1/n against FedAvg with n local steps."""
     grids = _grids(FIGURE_12, settings, results)
-    steps, rates = FIGURE_12.rows[1], FIGURE_12.columns[1]
-    # A round is never split: runs too short for whole ones have been trained for longer.
-    whole = [n for n in steps if n > 1 and settings.planned % n == 0]
-    pairs = [(steps.index(n), rates.index(1 / n)) for n in whole if 1 / n in rates]
-    ahead = {
+    steps = FIGURE_12.rows.values
+    rates = FIGURE_12.columns.values
+    # A round is never split: other runs have been trained for longer.
+    divisors = [n for n in steps if n > 1 and settings.run_iterations % n == 0]
+    pairs = [(steps.index(n), rates.index(1 / n)) for n in divisors if 1 / n in rates]
+    differences = {
         place: [grid[0][column] - grid[row][0] for row, column in pairs]
         for place, grid in grids.items()
     }
-    lines: list[str] = []
+    sentences: list[str] = []
     for place, statement, holds in (
-        (IID, "on iid data sparsity and delay do alike", lambda d: abs(d) <= _SLIGHT),
+        (IID, "on iid data sparsity and delay do alike", lambda d: abs(d) <= _SLIGHT_POINTS),
         (NON_IID, "on non-iid data sparsity is better than a comparable delay", lambda d: d > 0),
     ):
-        if place in ahead and _complete(found := ahead[place]):
-            told = [
-                f"{d:+.1f} (p = 1/{steps[row]:g})" for d, (row, _) in zip(found, pairs, strict=True)
+        found = differences.get(place, [])
+        if _complete(found):
+            listed = [
+                f"{difference:+.1f} (p = 1/{steps[row]:g})"
+                for difference, (row, _) in zip(found, pairs, strict=True)
             ]
-            said = f"STC is {join_words(told)} points from FedAvg with n = 1/p"
-            lines += _finding(statement, all(map(holds, found)), said)
-    return lines
+            evidence = f"STC is {join_words(listed)} points from FedAvg with n = 1/p"
+            sentences += _finding(statement, all(map(holds, found)), evidence)
+    return sentences
 
 
-def _grids(heat: HeatMap, settings: Settings, results: Results) -> dict[str, list[list[float]]]:
-    return {p: numbers(heat, settings, results, p) for p in settings.choose_places(PLACES)}
+def _grids(heat_map: HeatMap, settings: Settings, results: Results) -> dict[str, list[list[float]]]:
+    places = settings.choose_places(PLACES)
+    return {place: heat_map.grid(settings, results, place) for place in places}
 
 
 def _complete(values: list[float]) -> bool:

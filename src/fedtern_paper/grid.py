@@ -10,8 +10,8 @@ from typing import Protocol
 
 from fedtern.core.errors import format_error
 from fedtern.runs import Experiment
-from fedtern.training.tasks import get_task
-from fedtern.transports.local.trainers import cores
+from fedtern.training import get_task
+from fedtern.transports.local import cores
 from fedtern_paper.results import Results
 from fedtern_paper.workers import CellResult, Outcome, Worker, WorkerSettings
 

@@ -1,4 +1,4 @@
-"""An artefact as files: numbers, a page to read, and pictures."""
+"""Write artefacts as files: CSV, Markdown and pictures."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from fedtern.core.extras import require
-from fedtern.store.files import write_atomic
+from fedtern.store import write_atomic
 from fedtern_paper.artefact import Artefact, Table
 from fedtern_paper.results import Results
 from fedtern_paper.settings import Settings
 
 CLAIMS_CSV = "claims.csv"
 
-_WORD = re.compile(r"[^\W\d_]{4}")  # not n.a., MB or the like
+_WORD = re.compile(r"[^\W\d_]{4}")  # not units and abbreviations such as MB or n.a.
 
 
 def to_csv(table: Table) -> str:
-    """The table for programs.
+    """Return the exact values of a table as CSV.
 
     >>> to_csv(Table("t", [{"method": "sgd", "drop": None}], [])).splitlines()
     ['method,drop', 'sgd,']
@@ -35,7 +35,13 @@ def to_csv(table: Table) -> str:
 
 
 def to_markdown(table: Table, *, lead: str = "", picture: str | None = None, level: int = 1) -> str:
-    """The table for people, with what has to be known to read it.
+    """Return the formatted values of a table as Markdown, with its notes.
+
+    Args:
+        table: The table.
+        lead: Text between the title and the table.
+        picture: Path of a picture to include below the notes.
+        level: Level of the heading.
 
     >>> print(to_markdown(Table("T", [], [{"method": "sgd", "up": "×1"}], ["Up: sent up."])))
     # T
@@ -50,7 +56,10 @@ def to_markdown(table: Table, *, lead: str = "", picture: str | None = None, lev
     columns = list(table.shown[0]) if table.shown else []
     lines = [f"{'#' * level} {table.title}", "", *([lead, ""] if lead else [])]
     if columns:
-        sides = ["---", *("---" if _worded(table, name) else "---:" for name in columns[1:])]
+        sides = [
+            "---",
+            *("---" if _contains_words(table, name) else "---:" for name in columns[1:]),
+        ]
         lines += [_line(columns), f"|{'|'.join(sides)}|"]
         lines += [_line(list(row.values())) for row in table.shown]
     lines += ["", *(f"- {note}" for note in table.notes), ""]
@@ -59,8 +68,8 @@ def to_markdown(table: Table, *, lead: str = "", picture: str | None = None, lev
     return "\n".join(lines)
 
 
-def _worded(table: Table, column: str) -> bool:
-    """Whether there are words in a column, which are read from the left; numbers are not."""
+def _contains_words(table: Table, column: str) -> bool:
+    """Return whether a column contains words: they are aligned left, numbers right."""
     return any(_WORD.search(row[column]) for row in table.shown)
 
 
@@ -71,9 +80,9 @@ def _line(cells: list[str]) -> str:
 def write_table(
     table: Table, stem: Path, *, lead: str = "", pictures: list[Path] | None = None
 ) -> list[Path]:
-    """Write ``stem``.csv and ``stem``.md; the paths of both."""
-    shown = next((p.name for p in pictures or [] if p.suffix == ".svg"), None)
-    texts = {".csv": to_csv(table), ".md": to_markdown(table, lead=lead, picture=shown)}
+    """Write ``stem``.csv and ``stem``.md, and return their paths."""
+    picture = next((p.name for p in pictures or [] if p.suffix == ".svg"), None)
+    texts = {".csv": to_csv(table), ".md": to_markdown(table, lead=lead, picture=picture)}
     written = []
     for suffix, text in texts.items():
         written.append(stem.with_name(stem.name + suffix))
@@ -82,7 +91,7 @@ def write_table(
 
 
 def write_claims(summary: Table, details: Table, directory: Path, *, lead: str) -> list[Path]:
-    """Write both as claims.md, and every comparison as claims.csv; the paths of both."""
+    """Write both tables to claims.md and the details to claims.csv, and return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     page = to_markdown(summary, lead=lead) + "\n" + to_markdown(details, level=2)
     texts = {directory / "claims.md": page, directory / CLAIMS_CSV: to_csv(details)}
@@ -94,7 +103,10 @@ def write_claims(summary: Table, details: Table, directory: Path, *, lead: str) 
 def write_pictures(
     artefact: Artefact, settings: Settings, results: Results, stem: Path
 ) -> list[Path]:
-    """Draw ``stem``.png and ``stem``.svg; the same runs give the same bytes."""
+    """Draw ``stem``.png and ``stem``.svg, and return their paths.
+
+    The same runs give the same bytes.
+    """
     if artefact.draw is None:
         return []
     matplotlib: Any = require("matplotlib", "report", "drawing")

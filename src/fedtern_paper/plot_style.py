@@ -1,4 +1,4 @@
-"""The report's colours, dashes and shapes as matplotlib has them."""
+"""The report's colours, dashes and markers as options of matplotlib, and common plot elements."""
 
 from __future__ import annotations
 
@@ -6,27 +6,32 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from fedtern.report.styles import style
+from fedtern.report import style
 
-_SYMBOLS = {"circle": "o", "square": "s", "diamond": "D"}
-_SYMBOLS |= {"triangle-up": "^", "x": "X", "cross": "P"}
+_MARKERS = {
+    "circle": "o",
+    "square": "s",
+    "diamond": "D",
+    "triangle-up": "^",
+    "x": "X",
+    "cross": "P",
+}
 _DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 
 
-def look(rank: int) -> dict[str, Any]:
-    """How the rank-th method is drawn, as options of ``Axes.plot``.
+def rank_style(rank: int) -> dict[str, Any]:
+    """Return the style of the rank-th method, as options of ``Axes.plot``.
 
-    >>> look(1)
+    >>> rank_style(1)
     {'color': '#D55E00', 'linestyle': '-', 'marker': 's'}
     """
-    found = style(rank)
-    # Points have no dashes: where colours begin again, shapes begin one further.
-    symbol = _SYMBOLS[style(rank + rank // len(_SYMBOLS)).symbol]
-    dash = _DASHES[found.dash]
-    return {"color": found.colour, "linestyle": dash, "marker": symbol}
+    line = style(rank)
+    # Single points have no dashes: once the colours repeat, shift the markers by one.
+    marker = _MARKERS[style(rank + rank // len(_MARKERS)).symbol]
+    return {"color": line.colour, "linestyle": _DASHES[line.dash], "marker": marker}
 
 
-_FAMILIES = {
+_METHOD_STYLES = {
     "stc": {"color": "#0072B2", "marker": "o"},
     "topk": {"color": "#0072B2", "marker": "o"},
     "fedavg": {"color": "#D55E00", "marker": "s"},
@@ -35,44 +40,46 @@ _FAMILIES = {
 }
 
 
-def method_look(method: Mapping[str, Any], variant: int = 0) -> dict[str, Any]:
-    """How a method is drawn wherever few are compared: in the paper's colours.
+def method_style(method: Mapping[str, Any], variant: int = 0) -> dict[str, Any]:
+    """Return the style of a method in plots of few methods: the paper's colours.
 
-    Several of a kind have the same colour; dashes tell the ``variant`` apart.
+    Args:
+        method: Name and parameters of the method.
+        variant: Index among the variants of the method; they share a colour and differ in dashes.
 
-    >>> method_look({"name": "fedavg", "local_steps": 25}, 1)
+    >>> method_style({"name": "fedavg", "local_steps": 25}, 1)
     {'color': '#D55E00', 'marker': 's', 'linestyle': '--'}
     """
     dash = list(_DASHES.values())[variant % len(_DASHES)]
-    other = {key: value for key, value in look(3 + variant).items() if key != "linestyle"}
-    return {**_FAMILIES.get(method["name"], other), "linestyle": dash}
+    other = {key: value for key, value in rank_style(3 + variant).items() if key != "linestyle"}
+    return {**_METHOD_STYLES.get(method["name"], other), "linestyle": dash}
 
 
-def head(figure: Any, title: str, note: str) -> None:
-    """A title over all panels, and under it a note in as many lines as it takes."""
+def add_title(figure: Any, title: str, note: str) -> None:
+    """Add a title above all panels, and below it a note, wrapped to the width of the figure."""
     characters = int(12 * figure.get_figwidth())
     figure.suptitle("\n".join([title, *textwrap.wrap(note, characters)]), fontsize=11)
 
 
 def tidy(axes: Any) -> None:
-    """A light grid, and no box around it."""
+    """Draw a light grid and remove the box around it."""
     axes.set_axisbelow(True)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def legend_below(figure: Any, panels: Any, columns: int = 3, last: str = "") -> None:
-    """One legend for all panels, under them, each label once, one of them at the end."""
-    found: dict[str, Any] = {}
+    """Add one legend for all panels below them, with each label once and ``last`` at the end."""
+    handles: dict[str, Any] = {}
     for axes in panels.flat:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    if last in found:
-        found[last] = found.pop(last)
-    if found:
+            handles.setdefault(label, handle)
+    if last in handles:
+        handles[last] = handles.pop(last)
+    if handles:
         figure.legend(
-            list(found.values()),
-            list(found),
+            list(handles.values()),
+            list(handles),
             loc="outside lower center",
             ncols=columns,
             fontsize=9,

@@ -1,4 +1,4 @@
-"""What a person chooses about a table or figure of the paper."""
+"""User settings of a table or figure: task, seeds, iterations and restrictions."""
 
 from __future__ import annotations
 
@@ -7,30 +7,41 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from fedtern import Environment
 from fedtern.core.names import look_up
 from fedtern.core.numbers import shortest
-from fedtern.data.environment import Environment
-from fedtern.data.hyperparameters import task_defaults
-from fedtern.report.formatting import method_label
+from fedtern.data import task_defaults
+from fedtern.report import method_label
 from fedtern.runs import Experiment
+from fedtern_paper.published import LOGISTIC, PAPER_TASKS
 
-PAPER_TASKS = ("vgg11s-cifar10", "cnn-kws", "lstm-fashion", "logistic-mnist")
-EVERY_TASK = "all"
+ALL_TASKS = "all"
+IID = "iid"
+NON_IID = "non-iid"
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a person chooses about an artefact; its cells follow from it.
+    """User settings of an artefact; they determine its runs.
 
-    ``task`` is one of them, or "all" for the paper's four where an artefact shows several.
-    ``iterations`` is those of each run, or None for the task's; ``quick`` takes a tenth of them.
-    ``methods`` restricts an artefact to some, as a person types them; none stands for all. So do
-    ``values`` (of what a sweep varies), ``places`` (its environments) and ``momentum``.
+    Args:
+        task: Name of a task, or "all" for the paper's four tasks.
+        seeds: Number of runs per cell, with the seeds 0, 1, ...
+        iterations: Iterations of each run; the task's if None.
+        quick: Whether to run a tenth of the iterations.
+        methods: Restrict the artefact to these methods, as typed by the user; () for all.
+        values: Restrict a sweep to these values; () for all.
+        places: Restrict the artefact to these environments, by name; () for all.
+        momentum: Restrict the artefact to these values of momentum; () for all.
+
+    Raises:
+        ValueError: The task is unknown, or ``seeds`` is less than 1.
+
     """
 
-    task: str = "logistic-mnist"
+    task: str = LOGISTIC
     seeds: int = 1
     iterations: int | None = None
     quick: bool = False
@@ -40,57 +51,63 @@ class Settings:
     momentum: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.task != EVERY_TASK:
-            task_defaults(self.task)  # or there is none of that name
+        if self.task != ALL_TASKS:
+            task_defaults(self.task)  # raises if the task is unknown
         if self.seeds < 1:
             raise ValueError(f"seeds must be at least 1, got {self.seeds}")
 
     @property
-    def each(self) -> list[Settings]:
-        """The same for every single task."""
-        tasks = PAPER_TASKS if self.task == EVERY_TASK else (self.task,)
+    def per_task(self) -> list[Settings]:
+        """The same settings for each single task."""
+        tasks = PAPER_TASKS if self.task == ALL_TASKS else (self.task,)
         return [replace(self, task=task) for task in tasks]
 
     @property
-    def own_iterations(self) -> int:
-        """The iterations that the task has."""
+    def task_iterations(self) -> int:
+        """Default number of iterations of the task."""
         return task_defaults(self.task).iterations
 
     @property
-    def planned(self) -> int:
-        """The iterations of each run."""
-        total = self.own_iterations if self.iterations is None else self.iterations
+    def run_iterations(self) -> int:
+        """Number of iterations of each run."""
+        total = self.task_iterations if self.iterations is None else self.iterations
         return max(total // 10, 1) if self.quick and total > 0 else total
 
     @property
     def note(self) -> str:
-        """What was run, in a line; a run cut short says so first.
+        """Task, iterations and seeds in a line; shortened runs are mentioned first.
 
         >>> Settings("logistic-digits", quick=True).note
         'quick: 100 iterations where the task has 1,000; logistic-digits, seed 0'
         """
+        if self.task == ALL_TASKS:
+            return "; ".join(settings.note for settings in self.per_task)
         seeds = "seed 0" if self.seeds == 1 else f"seeds 0 to {self.seeds - 1}"
-        if self.task == EVERY_TASK:
-            return f"{'; '.join(each.note for each in self.each)}"
-        if self.planned == self.own_iterations:
-            return f"{self.task}, {self.planned:,} iterations, {seeds}"
-        short = f"{self.planned:,} iterations where the task has {self.own_iterations:,}"
-        return f"{'quick: ' if self.quick else ''}{short}; {self.task}, {seeds}"
+        if self.run_iterations == self.task_iterations:
+            return f"{self.task}, {self.run_iterations:,} iterations, {seeds}"
+        quick = "quick: " if self.quick else ""
+        short = f"{self.run_iterations:,} iterations where the task has {self.task_iterations:,}"
+        return f"{quick}{short}; {self.task}, {seeds}"
 
     def command(self, artefact: str) -> str:
-        """The line that makes an artefact with these settings.
+        """Return the command that makes an artefact with these settings.
 
         >>> Settings("cnn-kws", iterations=2000, values=(1, 0.5), places=("10/100",)).command("x")
         'fedtern reproduce x --task cnn-kws --iterations 2000 --values 1,0.5 --place 10/100'
         """
         words = ["fedtern", "reproduce", artefact, "--task", self.task]
-        words += ["--seeds", str(self.seeds)] if self.seeds > 1 else []
-        words += ["--quick"] if self.quick else []
-        words += [] if self.iterations is None else ["--iterations", str(self.iterations)]
-        for option, given in (("--values", self.values), ("--momentum", self.momentum)):
-            words += [option, ",".join(map(shortest, given))] if given else []
+        if self.seeds > 1:
+            words += ["--seeds", str(self.seeds)]
+        if self.quick:
+            words += ["--quick"]
+        if self.iterations is not None:
+            words += ["--iterations", str(self.iterations)]
+        for option, numbers in (("--values", self.values), ("--momentum", self.momentum)):
+            if numbers:
+                words += [option, ",".join(map(shortest, numbers))]
         for option, names in (("--method", self.methods), ("--place", self.places)):
-            words += [word for name in names for word in (option, name)]
+            for name in names:
+                words += [option, name]
         return shlex.join(words)
 
     def experiment(
@@ -100,12 +117,12 @@ class Settings:
         seed: int = 0,
         momentum: float | None = None,
     ) -> Experiment:
-        """One cell: the task with a method in an environment."""
+        """Return one cell: the experiment with a method in an environment."""
         return Experiment.of(
             self.task,
             method,
             environment,
-            iterations=self.planned,
+            iterations=self.run_iterations,
             momentum=momentum,
             seed=seed,
         )
@@ -113,27 +130,32 @@ class Settings:
     def with_seeds(
         self, method: str, environment: Environment | None = None, momentum: float | None = None
     ) -> list[Experiment]:
-        """One cell with every seed."""
-        every = range(self.seeds)
-        return [self.experiment(method, environment, seed, momentum) for seed in every]
+        """Return one cell for each seed."""
+        seeds = range(self.seeds)
+        return [self.experiment(method, environment, seed, momentum) for seed in seeds]
 
     def label(self, method: str) -> str:
-        """A method as people write it."""
+        """Return a readable label for a method."""
         return method_label(self.experiment(method).method)
 
-    def choose_methods(self, every: Sequence[str], always: Sequence[str] = ()) -> list[str]:
-        """Those of an artefact's methods that were asked for, and others as they were typed.
+    def choose_methods(self, available: Sequence[str], always: Sequence[str] = ()) -> list[str]:
+        """Return the methods of an artefact that the user asked for.
+
+        The name of a method selects all of its variants. Other methods are added as typed.
+
+        Args:
+            available: Methods of the artefact.
+            always: Methods that are always included, first.
 
         >>> Settings(methods=("stc",)).choose_methods(["stc", "stc:p_up=1/25", "sgd"], ["sgd"])
         ['sgd', 'stc', 'stc:p_up=1/25']
         """
-        asked = [
-            row
-            for name in self.methods
-            for row in ([row for row in every if row.partition(":")[0] == name] or [name])
-        ]
-        return list(dict.fromkeys([*always, *(asked if self.methods else every)]))
+        chosen: list[str] = []
+        for wanted in self.methods:
+            variants = [method for method in available if method.partition(":")[0] == wanted]
+            chosen += variants or [wanted]
+        return list(dict.fromkeys([*always, *(chosen if self.methods else available)]))
 
-    def choose_places(self, every: Mapping[str, T]) -> dict[str, T]:
-        """Those of an artefact's environments that were asked for."""
-        return {name: look_up(name, every, "place") for name in self.places or every}
+    def choose_places(self, available: Mapping[str, T]) -> dict[str, T]:
+        """Return the environments of an artefact that the user asked for."""
+        return {name: look_up(name, available, "place") for name in self.places or available}

@@ -1,4 +1,4 @@
-"""A difference between two methods, and how much of one may be chance."""
+"""Differences between methods, and whether they may be due to chance."""
 
 from __future__ import annotations
 
@@ -7,23 +7,29 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from fedtern_paper.comparison_groups import Scene
-from fedtern_paper.scores import spread
+from fedtern_paper.comparison_groups import ComparisonGroup
+from fedtern_paper.published import CNN, LOGISTIC, LSTM, VGG
+from fedtern_paper.results import spread
 
 TEST_EXAMPLES = {
-    **dict.fromkeys(("vgg11s-cifar10", "lstm-fashion", "logistic-mnist"), 10_000),
-    **dict.fromkeys(("logistic-digits", "mlp-digits"), 297),
-    "cnn-kws": 2_567,
+    VGG: 10_000,
+    LSTM: 10_000,
+    LOGISTIC: 10_000,
+    CNN: 2_567,
+    "logistic-digits": 297,
+    "mlp-digits": 297,
 }
-"""How many there are; of a task of one's own that is not known."""
+"""Number of test examples of each task; unknown for other tasks."""
 
 
-def noise_of(task: str, *accuracies: float) -> float:
-    """The standard error of sums and differences of accuracies on a task's test examples.
+def standard_error(task: str, *accuracies: float) -> float:
+    """Return the standard error of a sum or difference of accuracies on a task's test examples.
 
-    It is that of accuracies on examples of their own: on shared ones, as here, it is less.
+    It is that of accuracies on independent test examples. On shared examples, as here, the error
+    is smaller. For tasks with an unknown number of test examples it is 0.
 
-    >>> round(noise_of("logistic-mnist", 0.9), 4), round(noise_of("cnn-kws", 0.9, 0.9), 4)
+    >>> one, two = standard_error("logistic-mnist", 0.9), standard_error("cnn-kws", 0.9, 0.9)
+    >>> round(one, 4), round(two, 4)
     (0.003, 0.0084)
     """
     examples = TEST_EXAMPLES.get(task, math.inf)
@@ -31,30 +37,43 @@ def noise_of(task: str, *accuracies: float) -> float:
 
 
 class Comparison(NamedTuple):
-    """One ordering in one scene; ``ours`` should win over ``other`` if the paper is right.
+    """A comparison of two methods in one group; if the paper is right, the first is better.
 
-    ``spread`` is the standard deviation of the margin over seeds, where there are several;
-    ``noise`` what tells nothing even if all seeds agree.
+    Attributes:
+        group: The runs that are compared.
+        what: What is compared.
+        first: Value of the first method, formatted.
+        second: Value of the second method, formatted.
+        margin: How much better the first is, averaged over seeds; nan if there is no number.
+        holds: Whether the first is better.
+        spread: Standard deviation of the margin over seeds, if there are several.
+        error: Standard error of the margin due to the limited number of test examples.
+
     """
 
-    scene: Scene
+    group: ComparisonGroup
     what: str
-    ours: str
-    other: str
+    first: str
+    second: str
     margin: float
     holds: bool
     spread: float | None = None
-    noise: float = 0.0
+    error: float = 0.0
 
     @property
     def close(self) -> bool:
-        """Whether other seeds, or other test examples, might well have decided otherwise."""
-        return abs(self.margin) < max(self.spread or 0.0, self.noise)
+        """Whether other seeds or other test examples might have decided otherwise."""
+        return abs(self.margin) < max(self.spread or 0.0, self.error)
 
 
-def judged(
-    scene: Scene, what: str, ours: str, other: str, margins: Sequence[float], noise: float = 0.0
+def compare_margins(
+    group: ComparisonGroup,
+    what: str,
+    first: str,
+    second: str,
+    margins: Sequence[float],
+    error: float = 0.0,
 ) -> Comparison:
-    """Who wins by how much, on average over seeds."""
+    """Return the comparison that follows from the margins of all seeds."""
     margin = fmean(margins)
-    return Comparison(scene, what, ours, other, margin, margin > 0, spread(margins), noise)
+    return Comparison(group, what, first, second, margin, margin > 0, spread(margins), error)

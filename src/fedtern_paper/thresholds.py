@@ -6,10 +6,25 @@ The advice and the check of the paper's claims use the same thresholds.
 from __future__ import annotations
 
 SMALL_BATCH = 20
-"""Batches below this size are small: it is the paper's base configuration (Table III)."""
+"""Batches below this size are small: it is that of the paper's base configuration (Table III)."""
 
 LOW_PARTICIPATION = 0.1
-"""Participation below this fraction is low: it is the paper's base configuration."""
+"""Participation below this fraction is low: it is that of the paper's base configuration."""
+
+STRONG_COMPRESSION = 32.0
+"""Table I: a compression rate above this factor is strong."""
+
+DOWNLOAD_COMPRESSION = 2.0
+"""Downloads count as compressed above this factor; the paper gives none."""
+
+ROBUST_GAP = 0.05
+"""A method is robust if it loses at most this accuracy to uncompressed training on non-iid data.
+
+The paper gives no threshold.
+"""
+
+SLIGHT_DIFFERENCE = 0.02
+"""Differences in accuracy up to this are not significant; the paper gives no threshold."""
 
 
 def non_iid(classes: float, num_classes: int) -> bool:

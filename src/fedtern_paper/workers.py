@@ -23,8 +23,7 @@ import torch
 
 from fedtern.core.errors import LockedError, format_error
 from fedtern.runs import Experiment, open_run
-from fedtern.transports.local.federation import Federation
-from fedtern.transports.local.launch import train_run
+from fedtern.transports.local import Federation, train_run
 
 _PROGRESS_SECONDS = 0.2  # between two progress messages
 _RETRY_SECONDS = 2.0  # until a cell that another process runs may be tried again

@@ -11,9 +11,8 @@ import pytest
 from fedtern.advice import group_records, load_records
 from fedtern_paper import ARTEFACTS, Results, Settings
 from fedtern_paper.cli.artefacts import make
-from fedtern_paper.judgements import read_judgements
+from fedtern_paper.judgements import read_judgements, summarise
 from fedtern_paper.outputs import write_claims
-from fedtern_paper.scoreboard import check
 
 PAGES = Path(__file__).parents[2] / "docs" / "results"
 
@@ -43,7 +42,7 @@ def test_the_scoreboard_has_the_verdict_of_every_claim():
 
 
 def test_the_claims_page_is_generated_from_its_rows(tmp_path):
-    write_claims(*check(read_judgements(PAGES / "claims.csv")), tmp_path, lead="")
+    write_claims(*summarise(read_judgements(PAGES / "claims.csv")), tmp_path, lead="")
     page, made = ((path / "claims.md").read_text() for path in (PAGES, tmp_path))
     start = "| claim | statement |"
     assert page[page.index(start) :] == made[made.index(start) :]

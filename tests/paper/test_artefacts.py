@@ -26,7 +26,8 @@ from fedtern.training.tasks import TASKS
 from fedtern_paper import ARTEFACTS, Artefact, Results, Settings, Table
 from fedtern_paper.cli.artefacts import make
 from fedtern_paper.outputs import write_pictures, write_table
-from fedtern_paper.settings import EVERY_TASK, PAPER_TASKS
+from fedtern_paper.published import PAPER_TASKS
+from fedtern_paper.settings import ALL_TASKS
 from paper.fakes import finish, read_csv
 
 TASK = "logistic-digits"
@@ -92,7 +93,7 @@ def test_an_artefact_without_results_can_be_written_all_the_same(artefact, tmp_p
 
 def test_a_row_for_each_task_and_stars_where_the_paper_has_numbers(tmp_path):
     figure, artefact = Figure(), ARTEFACTS["fig13"]
-    settings = artefact.adjust(Settings(EVERY_TASK, values=(1,)))
+    settings = artefact.adjust(Settings(ALL_TASKS, values=(1,)))
     assert "vgg11s-cifar10, 20,000 iterations, seed 0; cnn-kws" in settings.note
     artefact.draw(settings, Results(tmp_path), figure)
     assert len(figure.axes) == 8
@@ -136,7 +137,7 @@ def test_figures_share_their_runs():
 
 
 def test_all_tasks_together_are_those_of_the_paper():
-    every = digests("fig13", Settings(EVERY_TASK))
+    every = digests("fig13", Settings(ALL_TASKS))
     assert every == {d for task in PAPER_TASKS for d in digests("fig6", Settings(task))}
     assert len(every) == 240
 
@@ -179,7 +180,7 @@ def test_the_sparsity_figures_take_the_papers_share_of_iterations():
     for name, iterations in (("fig4", 16_000), ("fig5", 16_000), ("fig12", 10_000)):
         settings = ARTEFACTS[name].adjust(Settings("vgg11s-cifar10"))
         assert {c.iterations for c in ARTEFACTS[name].cells(settings)} == {iterations}
-    assert ARTEFACTS["fig4"].adjust(Settings(iterations=7)).planned == 7
+    assert ARTEFACTS["fig4"].adjust(Settings(iterations=7)).run_iterations == 7
 
 
 def test_the_command_runs_a_restricted_figure_and_says_how_to_repeat_it(tmp_path, monkeypatch):
@@ -397,7 +398,7 @@ def test_every_command_of_the_page_is_one(command, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "fedtern_paper.cli.command._run", lambda cells, *_, **__: asked.append(cells)
     )
-    monkeypatch.setattr("fedtern_paper.cli.command._complain", lambda *_: None)
+    monkeypatch.setattr("fedtern_paper.cli.command._report_failures", lambda *_: None)
     monkeypatch.setattr("fedtern_paper.cli.command.make", lambda artefact, *_: artefact)
     monkeypatch.setattr("fedtern_paper.cli.command.show", lambda *_, **__: None)
     finish(tmp_path / "runs", Experiment.of(TASK, "stc"), 0.9)

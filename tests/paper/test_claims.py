@@ -16,7 +16,7 @@ from fedtern.cli import app
 from fedtern.core.errors import StoreError
 from fedtern.runs import Experiment
 from fedtern_paper import Results
-from fedtern_paper.scoreboard import check, judge, verdicts
+from fedtern_paper.judgements import judge, summarise, verdicts
 from paper.fakes import finish, read_csv
 
 TASK = "logistic-mnist"
@@ -28,7 +28,7 @@ def cell(method, environment=None, momentum=0.0, seed=0, task=TASK, **others):
 
 
 def summary(out):
-    made, details = check(judge(Results(out).recorded()))
+    made, details = summarise(judge(Results(out).finished_runs()))
     return {row["statement"]: row for row in made.values}, details.values
 
 
@@ -102,7 +102,7 @@ def test_what_seeds_disagree_about_is_called_close(tmp_path):
         finish(tmp_path, cell("stc", SKEWED, seed=seed), ours)
         finish(tmp_path, cell("fedavg", SKEWED, seed=seed), clear)
         finish(tmp_path, cell("signsgd", SKEWED, seed=seed), unclear)
-    made, details = check(judge(Results(tmp_path).recorded()))
+    made, details = summarise(judge(Results(tmp_path).finished_runs()))
     assert {row["statement"]: row["close"] for row in made.values if row["comparisons"]} == {
         "non-iid data: STC above FedAvg": 0,
         "every environment: STC above FedAvg": 0,
@@ -144,7 +144,7 @@ def test_what_two_tests_on_so_many_examples_differ_by_tells_nothing_even_of_one_
     finish(tmp_path, cell("stc", SKEWED), 0.904)
     finish(tmp_path, cell("fedavg", SKEWED), 0.9)
     finish(tmp_path, cell("signsgd", SKEWED), 0.899)
-    _, details = check(judge(Results(tmp_path).recorded()))
+    _, details = summarise(judge(Results(tmp_path).finished_runs()))
     seen = {row["what"]: row["verdict"] for row in details.shown}
     assert seen["STC above FedAvg"] == "holds, close"  # by 0.4 points, 0.42 being a standard error
     assert seen["STC above signSGD"] == "holds"
@@ -154,7 +154,7 @@ def test_what_a_hardship_costs_is_made_of_four_tests(tmp_path):
     for method, accuracies in (("stc", (0.9, 0.9)), ("fedavg", (0.9, 0.8945))):
         for place, accuracy in zip((Environment(), SKEWED), accuracies, strict=True):
             finish(tmp_path, cell(method, place), accuracy)
-    _, details = check(judge(Results(tmp_path).recorded()))
+    _, details = summarise(judge(Results(tmp_path).finished_runs()))
     seen = {(row["claim"], row["environment"]): row["verdict"] for row in details.shown}
     skewed = "10/100 clients, 2 classes, batch 20"
     assert seen["Lesson 1", skewed] == "holds"  # by 0.55 points
@@ -184,7 +184,7 @@ def test_short_runs_are_counted_apart_and_decide_nothing(tmp_path):
     finish(tmp_path, cell("stc", elsewhere, iterations=500), 0.6)
     finish(tmp_path, cell("fedavg", elsewhere, iterations=500), 0.5)
     finish(tmp_path, cell("signsgd", elsewhere, iterations=500), 0.5)
-    made, _ = check(judge(Results(tmp_path).recorded()))
+    made, _ = summarise(judge(Results(tmp_path).finished_runs()))
     rows = {row["statement"]: row for row in made.shown}
     lesson, signs = rows["non-iid data: STC above FedAvg"], rows["non-iid data: STC above signSGD"]
     assert (lesson["verdict"], lesson["holds in"]) == ("did not hold here", "0 of 1")
@@ -226,7 +226,7 @@ def test_what_unbalanced_data_costs_is_the_mean_over_seeds(tmp_path):
     for seed, change in enumerate((0.03, -0.03)):
         finish(tmp_path, cell("stc", seed=seed), 0.8)
         finish(tmp_path, cell("stc", Environment(gamma=0.9), seed=seed), 0.8 + change)
-    _, details = check(judge(Results(tmp_path).recorded()))
+    _, details = summarise(judge(Results(tmp_path).finished_runs()))
     (found,) = [row for row in details.shown if row["what"].endswith("hardly matters to STC")]
     assert (found["first"], found["verdict"]) == (
         "loses 0.0 ± 4.2 points (2 seeds)",
@@ -377,13 +377,13 @@ def test_a_run_of_another_version_is_passed_over_or_named(tmp_path):
     metrics = tmp_path / cell("sgd").digest / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"round"', '"round_of_later"'))
     said = []
-    recorded = Results(tmp_path).recorded(said.append)
+    recorded = Results(tmp_path).finished_runs(said.append)
     assert [found.method["name"] for found, _ in recorded] == ["stc"]
     assert str(metrics) in str(*said)
     with pytest.raises(
         StoreError, match=r"metrics.jsonl: line 1 is damaged, or was written by another version"
     ):
-        Results(tmp_path).rounds(cell("sgd"))
+        Results(tmp_path).evaluations(cell("sgd"))
 
 
 def test_an_artefact_is_judged_by_its_own_cells_only(tmp_path):
@@ -411,7 +411,7 @@ def test_a_finished_run_without_all_of_its_metrics_is_named_everywhere(tmp_path,
     finish(tmp_path, cell("sgd"), 0.8, 0.9)
     spoil(tmp_path / cell("sgd").digest / "metrics.jsonl")
     with pytest.raises(StoreError, match=f"{words}, but the run is finished; move"):
-        Results(tmp_path).rounds(cell("sgd"))
+        Results(tmp_path).evaluations(cell("sgd"))
     out = CliRunner().invoke(app, ["reproduce", "--check", "--out", str(tmp_path)])
     assert "fedtern: left out: " in out.stderr
     assert "there are no finished runs" in out.stderr
@@ -425,5 +425,5 @@ def test_runs_over_a_network_are_not_taken_for_simulated_ones(tmp_path):
     finish(tmp_path / "other", cell("stc"), 0.2, 0.3)
     (tmp_path / "other" / cell("stc").digest).rename(served)
     (served / "config.json").write_text(json.dumps({**json.loads(config), "engine": "mqtt"}))
-    ((_, rounds),) = Results(tmp_path).recorded()
+    ((_, rounds),) = Results(tmp_path).finished_runs()
     assert [found.accuracy for found in rounds] == [0.9]

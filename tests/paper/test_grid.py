@@ -89,7 +89,7 @@ def test_a_failing_cell_is_reported_the_others_finish_and_are_not_repeated(tmp_p
     assert dict(first.results) == finished | failed
     found = Results(tmp_path)
     assert found.missing(cells) == [bad, cell(seed=9)]
-    assert [r.iteration for r in found.rounds(good)] == list(range(1, 11))
+    assert [r.iteration for r in found.evaluations(good)] == list(range(1, 11))
     assert found.run(good).command == ""
     assert run_cells([good, twice], tmp_path, observer=second) == {}
     assert second.begun == []
@@ -174,16 +174,16 @@ def test_a_grid_that_is_stopped_is_saved_where_it_is(tmp_path):
     assert open_run(long, tmp_path).checkpoint_path.exists()
     found = Results(tmp_path)
     assert found.missing([long, other]) == [long, other]
-    assert (found.rounds(long), found.reached(other)) == ([], 0)
-    assert found.reached(long) > 0
+    assert (found.evaluations(long), found.last_iteration(other)) == ([], 0)
+    assert found.last_iteration(long) > 0
 
 
 def test_a_grid_that_takes_long_says_how_far_it_is_and_how_long_it_will_take(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(progress, "_HEARTBEAT", -1.0)
+    monkeypatch.setattr(progress, "_HEARTBEAT_SECONDS", -1.0)
     slow, failing = cell(iterations=100), cell(seed=1)
-    with progress.GridWatch(3, [slow, failing], Results(tmp_path)) as watch:
+    with progress.GridProgress(3, [slow, failing], Results(tmp_path)) as watch:
         watch.started(slow)
         watch.progressed(slow, 0)
         watch.progressed(slow, 55)

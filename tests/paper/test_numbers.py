@@ -12,8 +12,8 @@ pytest.importorskip("sklearn")
 
 from fedtern import Environment
 from fedtern_paper import ARTEFACTS, Results, Settings, figure3, figure11, table4
-from fedtern_paper.paper import TRAFFIC
-from fedtern_paper.verdicts import IID, NON_IID
+from fedtern_paper.published import TRAFFIC
+from fedtern_paper.settings import IID, NON_IID
 from paper.fakes import finish
 
 VGG = "vgg11s-cifar10"
@@ -52,8 +52,8 @@ def test_a_target_that_only_some_seeds_reach_says_so(tmp_path):
 
 
 def test_a_task_of_ones_own_has_a_target_below_uncompressed_training():
-    assert table4.goal("mine", 0.9) == 0.88
-    assert table4.goal("mine", None) == math.inf
+    assert table4.task_target("mine", 0.9) == 0.88
+    assert table4.task_target("mine", None) == math.inf
 
 
 def test_the_summary_runs_what_sets_the_target_where_none_is_known(tmp_path, monkeypatch):

@@ -15,10 +15,10 @@ def rate(text: str | float) -> float:
         raise typer.BadParameter(str(error)) from None
 
 
-def numbers(text: str) -> tuple[float, ...]:
-    """Numbers with commas between them, each once.
+def parse_numbers(text: str) -> tuple[float, ...]:
+    """Parse numbers separated by commas; duplicates are removed.
 
-    >>> numbers("1, 2,1/4,2"), numbers("")
+    >>> parse_numbers("1, 2,1/4,2"), parse_numbers("")
     ((1.0, 2.0, 0.25), ())
     """
     parts = (part.strip() for part in text.split(","))

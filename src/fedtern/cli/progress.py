@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedtern.runs import Evaluation
-from fedtern.transports.local.federation import Federation
+
+if TYPE_CHECKING:  # it needs torch
+    from fedtern.transports.local.federation import Federation
 
 
 def against_dense(found: Evaluation) -> tuple[str, str]:

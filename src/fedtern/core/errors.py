@@ -87,3 +87,22 @@ def format_error(error: Exception) -> str:
         place = f" ({trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno})"
         trace = trace.tb_next
     return f"{type(error).__name__}: {error}{place}"
+
+
+__all__ = [
+    "DataError",
+    "DecodeError",
+    "DuplicateUpload",
+    "FedternError",
+    "LateUpload",
+    "LocalProtocolError",
+    "LockedError",
+    "MissedRounds",
+    "MissingDataError",
+    "MissingExtraError",
+    "NonFiniteError",
+    "RemoteProtocolError",
+    "RunError",
+    "StoreError",
+    "format_error",
+]

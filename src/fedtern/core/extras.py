@@ -27,3 +27,6 @@ def require(module: str, extra: str, user: str) -> ModuleType:
         raise MissingExtraError(
             f"{user} needs {package}, which is not installed: pip install 'fedtern[{extra}]'"
         ) from None
+
+
+__all__ = ["require"]

@@ -32,3 +32,6 @@ def look_up(name: str, table: Mapping[str, T], kind: str) -> T:
     if near:
         hint = f"Did you mean {' or '.join(map(repr, near))}?"
     raise ValueError(f"Unknown {kind} {name!r}. {hint}")
+
+
+__all__ = ["look_up"]

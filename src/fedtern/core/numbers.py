@@ -55,3 +55,6 @@ def typed(value: Any) -> str:
     if isinstance(value, float):
         return one_over(value) or shortest(value)
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+__all__ = ["number", "one_over", "shortest", "typed"]

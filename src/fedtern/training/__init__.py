@@ -4,12 +4,22 @@ from fedtern.core.extras import require
 
 require("torch", "torch", "fedtern.training")  # before an import below fails less helpfully
 
-from fedtern.training.augment import CropFlip as CropFlip  # noqa: E402
-from fedtern.training.augment import pad as pad  # noqa: E402
-from fedtern.training.batches import Batches as Batches  # noqa: E402
-from fedtern.training.examples import Examples as Examples  # noqa: E402
-from fedtern.training.tasks import TASKS as TASKS  # noqa: E402
-from fedtern.training.tasks import Task as Task  # noqa: E402
-from fedtern.training.tasks import get_task as get_task  # noqa: E402
-from fedtern.training.tasks import register_task as register_task  # noqa: E402
-from fedtern.training.tensors import compress_tensor as compress_tensor  # noqa: E402
+from fedtern.training.augment import CropFlip, pad  # noqa: E402
+from fedtern.training.batches import Batches  # noqa: E402
+from fedtern.training.examples import Examples  # noqa: E402
+from fedtern.training.flat import FlatModel  # noqa: E402
+from fedtern.training.tasks import TASKS, Task, get_task, register_task  # noqa: E402
+from fedtern.training.tensors import compress_tensor  # noqa: E402
+
+__all__ = [
+    "TASKS",
+    "Batches",
+    "CropFlip",
+    "Examples",
+    "FlatModel",
+    "Task",
+    "compress_tensor",
+    "get_task",
+    "pad",
+    "register_task",
+]

@@ -1,4 +1,4 @@
-"""Artefacts as the command line has them: chosen, listed, written and shown."""
+"""Artefacts on the command line: choose, list, make and print them."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table as RichTable
 
-from fedtern.cli.terminal import console
-from fedtern.core.errors import MissingExtraError
+from fedtern import MissingExtraError
+from fedtern.cli import console
 from fedtern.core.names import look_up
-from fedtern.report.formatting import join_words, method_label
+from fedtern.report import join_words, method_label
 from fedtern.runs import Experiment, titles
-from fedtern.transports.local.trainers import cores
-from fedtern_paper import ARTEFACTS, Artefact, Results, Settings, Table
-from fedtern_paper.artefact import OPTIONS
-from fedtern_paper.estimates import Pace
+from fedtern.transports.local import cores
+from fedtern_paper.artefact import OPTIONS, Artefact, Table
+from fedtern_paper.catalogue import ARTEFACTS
+from fedtern_paper.judgements import verdicts
 from fedtern_paper.outputs import write_pictures, write_table
-from fedtern_paper.scoreboard import verdicts
+from fedtern_paper.results import Results
+from fedtern_paper.run_times import RunTimes
+from fedtern_paper.settings import Settings
 
 ALL = "all"
-NAMED = 3  # runs that failed; the rest is counted
-
-Chosen = list[tuple[Artefact, Settings]]
+MAX_NAMED = 3  # failed runs in a message; the others are counted
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeArtefact:
     """An artefact that has been written."""
 
     name: str
@@ -43,83 +43,109 @@ class Made:
     files: Sequence[Path]
 
 
-def choose(name: str, settings: Settings, task: str | None) -> Chosen:
-    """The artefacts that a name stands for, each with the settings that hold for it.
+def choose(name: str, settings: Settings, task: str | None) -> list[tuple[Artefact, Settings]]:
+    """Return the artefacts of a name, each with the settings that apply to it.
 
-    ``task`` is what was asked for: where nothing was, an artefact may have a task of its own.
+    Args:
+        name: Name of an artefact, or "all".
+        settings: The user's settings.
+        task: The task that the user asked for; None for the default task of the artefact.
+
+    Raises:
+        ValueError: The name is unknown, or a setting does not apply.
+
     """
     if name == ALL:
         for setting, option in OPTIONS.items():
             if getattr(settings, setting):
                 raise ValueError(f"all artefacts together cannot be restricted by {option}")
-        return [(each, each.adjust(settings)) for each in ARTEFACTS.values()]
-    one = look_up(name, ARTEFACTS, "artefact")
-    return [(one, one.adjust(replace(settings, task=task or one.task)))]
+        return [(artefact, artefact.adjust(settings)) for artefact in ARTEFACTS.values()]
+    artefact = look_up(name, ARTEFACTS, "artefact")
+    return [(artefact, artefact.adjust(replace(settings, task=task or artefact.task)))]
 
 
 def list_artefacts(
-    artefact: str | None,
+    name: str | None,
     settings: Settings,
     task: str | None,
-    found: Results,
+    results: Results,
     workers: int | None,
     as_json: bool,
 ) -> None:
-    """Say of every artefact how many runs it takes, how many are done, and how long the rest is.
+    """Print the number of runs of each artefact, how many are finished, and the time left.
 
-    Of one that is named, say that alone, or why it cannot be made as asked for.
+    Args:
+        name: List only this artefact.
+        settings: The user's settings.
+        task: The task that the user asked for, if any.
+        results: The finished runs.
+        workers: Number of runs at the same time; one per core if None.
+        as_json: Whether to print one JSON object.
+
+    Raises:
+        ValueError: The named artefact cannot be made with these settings.
+
     """
-    pace = Pace.measured(found)
+    run_times = RunTimes.measured(results)
     rows: list[dict[str, Any]] = []
-    for name in (*ARTEFACTS, ALL) if artefact is None else (artefact,):
+    for each in (*ARTEFACTS, ALL) if name is None else (name,):
         try:
-            chosen = choose(name, settings, task)
-            every = {c.digest: c for each, its in chosen for c in each.cells(its)}
-        except ValueError as error:  # such as a restriction that this one does not know
-            if artefact is not None:
+            chosen = choose(each, settings, task)
+            cells = {cell.digest: cell for a, its in chosen for cell in a.cells(its)}
+        except ValueError as error:  # for example a restriction that does not apply to this one
+            if name is not None:
                 raise
-            rows.append({"artefact": name, "shows": str(error)})
+            rows.append({"artefact": each, "shows": str(error)})
             continue
-        missing = found.missing(every.values())
-        whole, left = (
-            math.ceil(sum(map(pace.seconds, cells)) / max(min(workers or cores(), len(cells)), 1))
-            for cells in (list(every.values()), missing)
-        )
-        about = chosen[0][0].about if name != ALL else "everything for one task, shared runs once"
+        missing = results.missing(cells.values())
+        about = chosen[0][0].about if each != ALL else "everything for one task, shared runs once"
         rows.append({
-            "artefact": name, "runs": len(every), "done": len(every) - len(missing),
-            "seconds": whole, "seconds_left": left, "shows": about,
+            "artefact": each,
+            "runs": len(cells),
+            "done": len(cells) - len(missing),
+            "seconds": _duration(list(cells.values()), run_times, workers),
+            "seconds_left": _duration(missing, run_times, workers),
+            "shows": about,
         })  # fmt: skip
     if as_json:
         typer.echo(json.dumps({"artefacts": rows, "task": settings.task}))
         return
     print_rows([_listed(row) for row in rows])
-    short = f", {settings.iterations:,} iterations" if settings.iterations is not None else ""
     typer.echo(
         f"for {task or f'{Settings.task} (fig13 to fig16: all four tasks)'},"
-        f" {settings.seeds} seed{'s'[: settings.seeds > 1]}{short}{', quick' * settings.quick};"
-        f" runs under {found.out}; {pace.source}"
+        f" {settings.seeds} seed{'s' if settings.seeds > 1 else ''}"
+        f"{f', {settings.iterations:,} iterations' if settings.iterations is not None else ''}"
+        f"{', quick' if settings.quick else ''};"
+        f" runs under {results.out}; {run_times.source}"
     )
 
 
+def _duration(cells: Sequence[Experiment], run_times: RunTimes, workers: int | None) -> int:
+    """Return the expected seconds for some runs."""
+    parallel = max(min(workers or cores(), len(cells)), 1)
+    return math.ceil(sum(run_times.seconds(cell) for cell in cells) / parallel)
+
+
 def _listed(row: Mapping[str, Any]) -> dict[str, str]:
-    """A row for people; of an artefact that cannot be made as asked for, why not."""
+    """Return a row for people."""
     numbers = dict.fromkeys(("runs", "done", "time", "left"), "–")
     if "runs" in row:
         numbers = {
             "runs": str(row["runs"]),
             "done": str(row["done"]),
-            "time": _about(row["seconds"]),
-            "left": "all" if row["runs"] and not row["done"] else _about(row["seconds_left"]),
+            "time": _format_duration(row["seconds"]),
+            "left": (
+                "all" if row["runs"] and not row["done"] else _format_duration(row["seconds_left"])
+            ),
         }
     return {"artefact": row["artefact"], **numbers, "shows": row["shows"]}
 
 
-def _about(seconds: float) -> str:
-    """A time that nobody should take for exact.
+def _format_duration(seconds: float) -> str:
+    """Format an approximate duration.
 
-    >>> _about(0), _about(40), _about(4000), _about(400_000)
-    ('–', 'under 1 min', 'about 1.1 h', 'about 4.6 days')
+    >>> [_format_duration(seconds) for seconds in (0, 40, 4000, 400_000)]
+    ['–', 'under 1 min', 'about 1.1 h', 'about 4.6 days']
     """
     if seconds < 60:
         return "under 1 min" if seconds > 0 else "–"
@@ -129,48 +155,66 @@ def _about(seconds: float) -> str:
     return f"about {round(seconds / 60)} min"
 
 
-def make(artefact: Artefact, settings: Settings, found: Results, directory: Path) -> Made:
-    """Write what the runs amount to: the table, and pictures where they can be drawn."""
+def make(artefact: Artefact, settings: Settings, results: Results, directory: Path) -> MadeArtefact:
+    """Write the table of an artefact, and its pictures if matplotlib is installed."""
     directory.mkdir(parents=True, exist_ok=True)
     stem = directory / f"{artefact.name}-{settings.task}"
     if artefact.prepare is not None:
         quiet = not sys.stderr.isatty()
         with Progress(console=Console(stderr=True), transient=True, disable=quiet) as bar:
             task = bar.add_task(artefact.name, total=1.0)
-            artefact.prepare(settings, found, lambda share: bar.update(task, completed=share))
+            artefact.prepare(settings, results, lambda share: bar.update(task, completed=share))
     try:
-        pictures = write_pictures(artefact, settings, found, stem)
+        pictures = write_pictures(artefact, settings, results, stem)
     except MissingExtraError as error:
         typer.echo(f"no picture: {error}", err=True)
         pictures = []
-    table, cells = artefact.table(settings, found), artefact.cells(settings)
-    judged = [*artefact.findings(settings, found), *verdicts(found, cells)]
-    table = replace(table, notes=[*table.notes, *_longer(cells), *judged])
-    names = titles(cells)
-    if absent := [names[cell.digest] for cell in found.missing(cells)]:
-        which = f"Missing, because they failed: {join_words(absent, most=NAMED)}."
-        table = replace(table, notes=[which, *table.notes])
-    note, command = settings.note if cells else settings.task, settings.command(artefact.name)
-    _say_what_is_replaced(stem.with_name(f"{stem.name}.md"), command)
+    cells = artefact.cells(settings)
+    table = artefact.table(settings, results)
+    notes = [
+        *_missing_note(cells, results),
+        *table.notes,
+        *_longer_note(cells),
+        *artefact.findings(settings, results),
+        *verdicts(results, cells),
+    ]
+    note = settings.note if cells else settings.task
+    command = settings.command(artefact.name)
+    _report_replaced_page(stem.with_name(f"{stem.name}.md"), command)
     lead = f"{note}\n\n```sh\n{command}\n```"
+    table = replace(table, notes=notes)
     files = write_table(table, stem, lead=lead, pictures=pictures) + pictures
-    return Made(artefact.name, note, table, files)
+    return MadeArtefact(artefact.name, note, table, files)
 
 
-def _longer(cells: Sequence[Experiment]) -> list[str]:
-    """What was trained for longer than the page says, if anything was."""
-    told = {}
+def _missing_note(cells: Sequence[Experiment], results: Results) -> list[str]:
+    """Return a note on the runs that failed, if any did."""
+    names = titles(cells)
+    missing = [names[cell.digest] for cell in results.missing(cells)]
+    if not missing:
+        return []
+    return [f"Missing, because they failed: {join_words(missing, most=MAX_NAMED)}."]
+
+
+def _longer_note(cells: Sequence[Experiment]) -> list[str]:
+    """Return a note on the runs that have more iterations than the page says, if any have."""
+    longer: dict[tuple[str, str], int] = {}
     for cell in cells:
         if cell.last_iteration > cell.iterations:
-            told[cell.task, method_label(cell.method)] = f"{cell.last_iteration:,}"
-    tasks = len({cell.task for cell in cells})
-    each = [f"{label}{f' ({task})' * (tasks > 1)} for {n}" for (task, label), n in told.items()]
-    some = "A round is never split, so that some are trained for longer"
-    return [f"{some}: {join_words(each)} iterations."] if each else []
+            longer[cell.task, method_label(cell.method)] = cell.last_iteration
+    several_tasks = len({cell.task for cell in cells}) > 1
+    parts = [
+        f"{label} ({task}) for {iterations:,}" if several_tasks else f"{label} for {iterations:,}"
+        for (task, label), iterations in longer.items()
+    ]
+    if not parts:
+        return []
+    start = "A round is never split, so that some are trained for longer"
+    return [f"{start}: {join_words(parts)} iterations."]
 
 
-def _say_what_is_replaced(page: Path, command: str) -> None:
-    """A first look is no secret when it takes the place of a longer one."""
+def _report_replaced_page(page: Path, command: str) -> None:
+    """Print a message if a page is replaced that another command made."""
     text = page.read_text(errors="replace") if page.exists() else ""
     before = text.partition("```sh\n")[2].partition("\n```")[0]
     if before and before != command:
@@ -181,17 +225,22 @@ def _say_what_is_replaced(page: Path, command: str) -> None:
 
 
 def show(
-    made: Sequence[Made], as_json: bool, failed: Sequence[tuple[str, str]], *, alone: bool
+    made: Sequence[MadeArtefact], as_json: bool, failed: Sequence[tuple[str, str]], *, alone: bool
 ) -> None:
-    """Print what was made; several together are named with their files only.
+    """Print artefacts; of several, only the names and files.
 
-    ``failed`` has runs with their errors, for programs: people are told otherwise.
+    Args:
+        made: The artefacts.
+        as_json: Whether to print one JSON object.
+        failed: Title and error of each run that failed, for the JSON object.
+        alone: Whether a single artefact was asked for.
+
     """
     if as_json:
-        objects = [_plain(each) for each in made]
-        told = objects[0] if alone and objects else {"artefacts": objects}
-        errors = [{"run": title, "error": sentence} for title, sentence in failed]
-        typer.echo(json.dumps({**told, "failed": errors}))
+        artefacts = [_to_json(each) for each in made]
+        body = artefacts[0] if alone and artefacts else {"artefacts": artefacts}
+        errors = [{"run": title, "error": message} for title, message in failed]
+        typer.echo(json.dumps({**body, "failed": errors}))
         return
     for each in made:
         typer.echo(f"{each.table.title}\n{each.note}")
@@ -202,14 +251,17 @@ def show(
         typer.echo(f"written: {', '.join(map(str, each.files))}")
 
 
-def _plain(made: Made) -> dict[str, Any]:
-    # JSON has no infinity, which is how many times less nothing is.
-    rows = [{k: None if v == math.inf else v for k, v in row.items()} for row in made.table.values]
-    return {"artefact": made.name, "rows": rows, "files": list(map(str, made.files))}
+def _to_json(made: MadeArtefact) -> dict[str, Any]:
+    # JSON has no infinity, which is the compression of a method that sends nothing.
+    rows = [
+        {key: None if value == math.inf else value for key, value in row.items()}
+        for row in made.table.values
+    ]
+    return {"artefact": made.name, "rows": rows, "files": [str(path) for path in made.files]}
 
 
 def print_rows(rows: Sequence[Mapping[str, str]]) -> None:
-    """Rows of the same columns, numbers to the right."""
+    """Print rows of the same columns; numbers are aligned right."""
     if not rows:
         return
     table = RichTable(*rows[0], box=None, pad_edge=False)

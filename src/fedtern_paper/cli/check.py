@@ -1,4 +1,4 @@
-"""``fedtern reproduce --check``: the paper's claims and what finished runs say of them."""
+"""``fedtern reproduce --check``: test the paper's claims on finished runs."""
 
 from __future__ import annotations
 
@@ -7,41 +7,54 @@ from pathlib import Path
 
 import typer
 
-from fedtern.core.errors import StoreError
-from fedtern.data.hyperparameters import task_defaults
-from fedtern_paper import Results
+from fedtern import StoreError
+from fedtern.data import task_defaults
 from fedtern_paper.cli.artefacts import print_rows
-from fedtern_paper.judgements import read_judgements
+from fedtern_paper.judgements import judge, read_judgements, summarise
 from fedtern_paper.outputs import CLAIMS_CSV, write_claims
-from fedtern_paper.scoreboard import check, judge
+from fedtern_paper.results import Results
 
 
-def show_claims(found: Results, directory: Path, task: str | None, as_json: bool) -> None:
+def check_claims(results: Results, directory: Path, task: str | None, as_json: bool) -> None:
     """Print and write every claim with its verdict, and every comparison with its numbers.
 
-    With a task, what was written of others stays: they may have been run elsewhere.
+    Args:
+        results: The finished runs.
+        directory: Where to write claims.md and claims.csv.
+        task: Check only this task, and keep what claims.csv says about other tasks, which may
+            have been run elsewhere. None to check all tasks.
+        as_json: Whether to print one JSON object.
+
+    Raises:
+        ValueError: There are no finished runs.
+
     """
 
-    def say(error: StoreError) -> None:
+    def report_damage(error: StoreError) -> None:
         typer.echo(f"fedtern: left out: {error}", err=True)
 
-    recorded = [run for run in found.recorded(say) if task in (None, run[0].task)]
-    if not recorded:
-        # Nothing at all is no reason to replace what an earlier command may have written.
+    finished = [
+        (cell, evaluations)
+        for cell, evaluations in results.finished_runs(report_damage)
+        if task in (None, cell.task)
+    ]
+    if not finished:
         if task is not None:
             task_defaults(task)  # raises if the task is unknown
         which = "" if task is None else f" of {task}"
         raise ValueError(
-            f"there are no finished runs{which} under {found.out}: make some, such as with"
+            f"there are no finished runs{which} under {results.out}: make some, such as with"
             " `fedtern reproduce fig6`, or say where they are with --out"
         )
-    before = [] if task is None else read_judgements(directory / CLAIMS_CSV)
-    others = [each for each in before if each.task != task]
-    summary, details = check([*others, *judge(recorded)])
-    tasks = [] if task is None else sorted({task, *(each.task for each in others)})
-    commands = [f"fedtern reproduce --check{which}" for which in _each(tasks)]
+    earlier = [] if task is None else read_judgements(directory / CLAIMS_CSV)
+    others = [judgement for judgement in earlier if judgement.task != task]
+    summary, details = summarise([*others, *judge(finished)])
+    commands = ["fedtern reproduce --check"]
+    if task is not None:
+        tasks = sorted({task, *(judgement.task for judgement in others)})
+        commands = [f"fedtern reproduce --check --task {each}" for each in tasks]
     lead = "\n".join(["```sh", *commands, "```"])
-    files = list(map(str, write_claims(summary, details, directory, lead=lead)))
+    files = [str(path) for path in write_claims(summary, details, directory, lead=lead)]
     if as_json:
         rows = {"claims": summary.values, "comparisons": details.values}
         typer.echo(json.dumps({**rows, "files": files}))
@@ -52,7 +65,3 @@ def show_claims(found: Results, directory: Path, task: str | None, as_json: bool
     for note in summary.notes:
         typer.echo(f"- {note}")
     typer.echo(f"written: {', '.join(files)}")
-
-
-def _each(tasks: list[str]) -> list[str]:
-    return [f" --task {task}" for task in tasks] or [""]

@@ -1,1 +1,8 @@
-"""Ways to run a federation. Each drives the same server and client."""
+"""Federations of PyTorch models on one machine."""
+
+from fedtern.transports.local.federation import Federation
+from fedtern.transports.local.launch import train_run
+from fedtern.transports.local.simulation import Simulation, simulate
+from fedtern.transports.local.trainers import cores
+
+__all__ = ["Federation", "Simulation", "cores", "simulate", "train_run"]

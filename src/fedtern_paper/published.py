@@ -1,16 +1,36 @@
-"""The numbers that the paper prints, each in one place."""
+"""Numbers that the paper prints, each in one place."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-VGG, CNN, LSTM = "vgg11s-cifar10", "cnn-kws", "lstm-fashion"
+VGG = "vgg11s-cifar10"
+CNN = "cnn-kws"
+LSTM = "lstm-fashion"
+LOGISTIC = "logistic-mnist"
 
-BASE_ACCURACY = {VGG: 0.8546, CNN: 0.9123, LSTM: 0.9021, "logistic-mnist": 0.9231}
-"""Table II."""
+BASE_ACCURACY = {VGG: 0.8546, CNN: 0.9123, LSTM: 0.9021, LOGISTIC: 0.9231}
+"""Table II: accuracy of uncompressed training."""
+
+PAPER_TASKS = tuple(BASE_ACCURACY)
+"""The paper's four tasks, in the order of Figures 13 to 16."""
+
+COMPRESSION_VERDICTS: Mapping[str, tuple[bool, bool, bool]] = {
+    "terngrad": (False, False, False),
+    "qsgd": (False, False, False),
+    "atomo": (False, False, False),
+    "signsgd": (True, False, False),
+    "gradient_dropping": (False, True, True),
+    "dgc": (False, True, True),
+    "variance": (False, True, True),
+    "strom": (False, True, True),
+    "fedavg": (True, True, False),
+    "stc": (True, True, True),
+}
+"""Table I, by method: compresses downloads, compresses strongly, is robust to non-iid data."""
 
 TARGETS = {VGG: 0.84, CNN: 0.90, LSTM: 0.89}
-"""Table IV: the accuracy to reach."""
+"""Table IV: the target accuracy."""
 
 TRAFFIC: Mapping[str, Mapping[str, tuple[float, float] | None]] = {
     "sgd": {VGG: (36696, 36696), CNN: (5191, 5191), LSTM: (2422, 2422)},
@@ -26,11 +46,11 @@ TRAFFIC: Mapping[str, Mapping[str, tuple[float, float] | None]] = {
     "stc:p_up=1/100,p_down=1/100": {VGG: (202.2, 2022), CNN: (31.0, 310), LSTM: (12.1, 121)},
     "stc:p_up=1/400,p_down=1/400": {VGG: (183.9, 1839), CNN: (14.8, 148), LSTM: (7.9, 79)},
 }
-"""Table IV: MB up and down until then; None where the target was not reached."""
+"""Table IV: MB up and down until the target; None where it was not reached."""
 
-Spot = tuple[str, str, float, str]  # what varies, where, its value, and the method's name
+SweepPoint = tuple[str, str, float, str]  # sweep, place, value, name of the method
 
-ACCURACY: Mapping[str, Mapping[Spot, tuple[float, float | None]]] = {
+ACCURACY: Mapping[str, Mapping[SweepPoint, tuple[float, float | None]]] = {
     VGG: {
         ("classes", "10/10", 1, "stc"): (0.795, 0.0),
         ("classes", "10/100", 1, "stc"): (0.532, 0.0),
@@ -40,10 +60,12 @@ ACCURACY: Mapping[str, Mapping[Spot, tuple[float, float | None]]] = {
         ("participation", "iid", 400, "fedavg"): (0.423, None),
     }
 }
-"""What the text says of Figures 6 to 8, and with which momentum if it says that; the figures
-themselves have no numbers."""
+"""Accuracy and momentum that the text on Figures 6 to 8 gives; the figures have no numbers.
 
-WORDS: Mapping[str, str] = {
+The momentum is None where the text does not say which one was used.
+"""
+
+SWEEP_NOTES: Mapping[str, str] = {
     "classes": (
         "The paper prints, for VGG11* with one class for each client: STC without momentum 79.5 %"
         " (10 of 10 clients) and 53.2 % (10 of 100); FedAvg and signSGD fail to converge."
@@ -56,7 +78,10 @@ WORDS: Mapping[str, str] = {
     ),
     "balance": "The paper prints no numbers here; it sees no significant effect on any method.",
 }
-"""The same in words, by what varies."""
+"""The same as sentences, by sweep."""
 
-CONGRUENCE = 0.51
-"""Section IV: alpha(1), for the weights of logistic regression on MNIST."""
+CONGRUENCE = {LOGISTIC: 0.51}
+"""Section IV: alpha(1) on iid data, for the weights of the model."""
+
+DOWNLOAD_COST = 0.03
+"""Caption of Figure 4: loss of accuracy due to sparse downloads, at most."""
