@@ -2,7 +2,7 @@
 
 from fedtern.cli.app import app
 from fedtern.cli.errors import report_errors
-from fedtern.cli.numbers import parse_numbers
+from fedtern.cli.numbers import parse_numbers, rate
 from fedtern.cli.options import AsJson, DataDir, Out
 from fedtern.cli.progress import summary
 from fedtern.cli.signals import checkpoint_seconds, command_line, interruptible
@@ -18,6 +18,7 @@ __all__ = [
     "console",
     "interruptible",
     "parse_numbers",
+    "rate",
     "report_errors",
     "summary",
 ]

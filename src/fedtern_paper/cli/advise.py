@@ -22,11 +22,9 @@ from fedtern.advice import (
     merge_records,
 )
 from fedtern.advice import advise as recommend
-from fedtern.cli.errors import report_errors
-from fedtern.cli.numbers import rate
-from fedtern.cli.terminal import console
-from fedtern.report.formatting import format_bytes, method_label
-from fedtern.runs.recorded_run import RecordedRun, load_run
+from fedtern.cli import console, rate, report_errors
+from fedtern.report import format_bytes, method_label
+from fedtern.runs import RecordedRun, load_run
 from fedtern_paper.lessons import GUIDANCE
 
 _LONGEST = timedelta(days=365_000)
