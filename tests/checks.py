@@ -49,7 +49,7 @@ from fedtern.core.feedback.variance_threshold import powers_of_two
 from fedtern.core.kernels import top_k
 from fedtern.core.layout import Vector
 from fedtern.core.updates import Sparse, Update
-from fedtern.core.updates.sums import merge
+from fedtern.core.updates.sums import merge_updates
 
 LAYOUT = Layout(("conv", "bias", "fc"), ((4, 3, 2), (4,), (3, 5)))
 
@@ -122,7 +122,7 @@ def sample_update(name: str, layout: Layout, rng: np.random.Generator) -> Update
         updates = [
             compressor.compress(random_vector(rng, layout.size), layout, rng) for _ in range(turns)
         ]
-        return merge(updates) or several(compressor)
+        return merge_updates(updates) or several(compressor)
 
     few = min(p, 0.15)
     makers = {

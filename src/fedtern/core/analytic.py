@@ -31,7 +31,12 @@ from fedtern.core.compressors import (
 from fedtern.core.feedback import MomentumCorrection, PowerIteration, VarianceThreshold
 from fedtern.core.layout import Layout
 from fedtern.core.methods import Link
-from fedtern.core.updates.factors import matrix_sides, part_length, ranks_within, right_length
+from fedtern.core.updates.factors import (
+    choose_ranks,
+    count_right_values,
+    count_values,
+    matrix_shapes,
+)
 
 
 @cache
@@ -86,15 +91,15 @@ def _levels(source: StochasticLevels, layout: Layout, sent: int) -> float:
 
 
 def _factors(source: Any, layout: Layout, sent: int) -> float:
-    sides = matrix_sides(layout)
-    ranks = ranks_within(sides, source.rank)
-    return 32.0 * sum(part_length(s, r) for s, r in zip(sides, ranks, strict=True))
+    sides = matrix_shapes(layout)
+    ranks = choose_ranks(sides, source.rank)
+    return 32.0 * sum(count_values(s, r) for s, r in zip(sides, ranks, strict=True))
 
 
 def _right_factors(source: RandomSubspace, layout: Layout, sent: int) -> float:
-    sides = matrix_sides(layout)
-    ranks = ranks_within(sides, source.rank)
-    return 32.0 * sum(right_length(s, r) for s, r in zip(sides, ranks, strict=True))
+    sides = matrix_shapes(layout)
+    ranks = choose_ranks(sides, source.rank)
+    return 32.0 * sum(count_right_values(s, r) for s, r in zip(sides, ranks, strict=True))
 
 
 FORMULAS: dict[type, Callable[[Any, Layout, int], float]] = {

@@ -29,7 +29,7 @@ from fedtern.core.envelope import ARRAY, COHORT_NOTICE, UPLOAD, seal
 from fedtern.core.protocol import CohortNotice
 from fedtern.core.protocol.catchup import CatchUpBuilder
 from fedtern.core.protocol.terms import Terms, first_stamp
-from fedtern.core.updates.sums import merge
+from fedtern.core.updates.sums import merge_updates
 
 HERE = Path(__file__).parent
 LAYOUT = Layout(("conv.weight", "conv.bias", "fc.weight"), ((5, 3, 3), (5,), (10, 6)))
@@ -70,7 +70,9 @@ def payloads() -> list[dict[str, object]]:
     x = rng.standard_normal(LAYOUT.size).astype(np.float32)
     for compressor in (SparseTernary(0.05), SparseTernary(0.03, "tensor"), TopK(0.05)):
         # The same positions every time: written once, and nested.
-        often = merge([compressor.compress(x * scale, LAYOUT, rng) for scale in (1, 2, 4, 8, 16)])
+        often = merge_updates(
+            [compressor.compress(x * scale, LAYOUT, rng) for scale in (1, 2, 4, 8, 16)]
+        )
         data = UpdateSequenceCodec().encode(often, LAYOUT)
         assert data[1] & 4
         found.append(("series-nested", UpdateSequenceCodec(), often))

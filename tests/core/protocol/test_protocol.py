@@ -181,7 +181,7 @@ def test_sums_reach_as_far_as_there_are_any_whatever_broadcasts_take_besides():
 
 
 def test_signs_are_counted_from_a_new_base_before_they_are_too_many(monkeypatch):
-    monkeypatch.setattr("fedtern.core.protocol.replica.MOST_TURNS", 5)
+    monkeypatch.setattr("fedtern.core.protocol.replica.MAX_UPDATES", 5)
     server, clients = pair(METHODS["signsgd"], clients=9)
     seen = set()
     for t in range(23):
@@ -193,7 +193,7 @@ def test_signs_are_counted_from_a_new_base_before_they_are_too_many(monkeypatch)
                 seen.add(mode_of(data, server))
                 client.receive(data)
                 assert client.weights.tobytes() == server.weights.tobytes()
-                assert client._replica.turns == server._replica.turns <= 5
+                assert client._replica.num_sign_updates == server._replica.num_sign_updates <= 5
         new = Client(99, server.terms.method, LAYOUT)
         new.receive(server.catch_up(99, -1).data)
         assert new.weights.tobytes() == server.weights.tobytes()
@@ -500,7 +500,7 @@ def test_an_upload_beyond_its_limit_is_refused_on_both_sides():
     new = clients[0].weights.copy()
     new[3] = 2.0**65
     with pytest.raises(
-        NonFiniteError, match=r"magnitude .* cannot be sent: uploads end at 2\*\*64"
+        NonFiniteError, match=r"magnitude .* cannot be sent, the limit is 2\*\*64"
     ):
         clients[0].send(new)
     payload = METHODS["topk"].up.codec.encode(

@@ -11,7 +11,13 @@ from fedtern.core.codecs.codec import expect, open_payload
 from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.updates import LowRank, Projected, Update
-from fedtern.core.updates.factors import WHOLE, Sides, matrix_sides, part_length, right_length
+from fedtern.core.updates.factors import (
+    WHOLE,
+    MatrixShapes,
+    count_right_values,
+    count_values,
+    matrix_shapes,
+)
 from fedtern.core.wire import Reader, check_floats, floats, u64, varint
 
 # A product of factors within these, of any rank there can be, stays below 2**100.
@@ -34,11 +40,11 @@ class LowRankCodec:
     def decode(self, data: bytes, layout: Layout) -> LowRank:
         """Factors of matrices in the shapes of the layout's tensors."""
         reader = open_payload(data, self.id)
-        sides = matrix_sides(layout)
+        sides = matrix_shapes(layout)
         ranks = _read_ranks(reader, sides)
-        wanted = sum(part_length(s, r) for s, r in zip(sides, ranks, strict=True))
+        wanted = sum(count_values(s, r) for s, r in zip(sides, ranks, strict=True))
         low = LowRank(sides, ranks, _read_values(reader, wanted))
-        for (rows, _), rank, part in low.parts():
+        for (rows, _), rank, part in low.tensors():
             if rank != WHOLE:
                 _check_factor(part[: rank * rows], _MOST_LEFT)
                 _check_factor(part[rank * rows :], _MOST_RIGHT)
@@ -61,9 +67,9 @@ class ProjectedCodec:
     def decode(self, data: bytes, layout: Layout) -> Projected:
         """Right factors that fit the layout's tensors."""
         reader = open_payload(data, self.id)
-        seed, sides = reader.u64(), matrix_sides(layout)
+        seed, sides = reader.u64(), matrix_shapes(layout)
         ranks = _read_ranks(reader, sides)
-        lengths = [right_length(s, r) for s, r in zip(sides, ranks, strict=True)]
+        lengths = [count_right_values(s, r) for s, r in zip(sides, ranks, strict=True)]
         values, at = _read_values(reader, sum(lengths)), 0
         for rank, length in zip(ranks, lengths, strict=True):
             if rank != WHOLE:
@@ -76,7 +82,7 @@ def _ranks(ranks: tuple[int, ...]) -> bytes:
     return b"".join(varint(rank + 1) for rank in ranks)
 
 
-def _read_ranks(reader: Reader, sides: Sides) -> tuple[int, ...]:
+def _read_ranks(reader: Reader, sides: MatrixShapes) -> tuple[int, ...]:
     ranks = []
     for rows, columns in sides:
         rank = reader.varint() - 1

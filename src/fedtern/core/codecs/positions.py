@@ -15,7 +15,7 @@ from fedtern.core.codecs.plain import DenseCodec
 from fedtern.core.errors import DecodeError
 from fedtern.core.kernels import pack_levels, unpack_levels
 from fedtern.core.layout import Layout, Scope, check_scope
-from fedtern.core.updates import Dense, Sparse, Ternary, Update, segment_of
+from fedtern.core.updates import Dense, Sparse, Ternary, Update, find_segments
 from fedtern.core.wire import check_floats, floats, varint
 
 _BIAS, _TOP = 126, 227  # an exponent byte of 1 stands for 2**-126, one of 227 for 2**100
@@ -116,8 +116,8 @@ class BinaryCodec:
         if ternary.mus.size != ends.size:
             raise TypeError(f'got {ternary.mus.size} magnitudes for scope="{self.scope}"')
         means = np.zeros(ends.size, np.float32)
-        means[segment_of(ternary.indices, ends)] = ternary.values
-        if not np.array_equal(means[segment_of(ternary.indices, ends)], ternary.values):
+        means[find_segments(ternary.indices, ends)] = ternary.values
+        if not np.array_equal(means[find_segments(ternary.indices, ends)], ternary.values):
             raise TypeError("this codec writes updates of one sign a segment, got both")
         head = bytes([self.id]) + varint(ternary.indices.size) + floats(means)
         return head + encode_positions(ternary.indices, layout.size)
@@ -129,7 +129,7 @@ class BinaryCodec:
         count = read_count(reader, layout.size)
         means = check_floats(reader.floats(ends.size), lambda i: f"mean {i}")
         indices = decode_positions(reader, count, layout.size)
-        segments = segment_of(indices, ends)
+        segments = find_segments(indices, ends)
         used = np.bincount(segments, minlength=ends.size) > 0
         if not np.array_equal(means != 0, used) or np.signbit(means[~used]).any():
             raise DecodeError("a mean is zero, or belongs to no position")
@@ -152,7 +152,7 @@ class PowersCodec:
     def encode(self, update: Update, layout: Layout) -> bytes:
         """Four bits and a Golomb-coded gap for each non-zero, one byte a tensor."""
         sparse = expect(update, Sparse)
-        tensors = segment_of(sparse.indices, layout.ends)
+        tensors = find_segments(sparse.indices, layout.ends)
         fractions, exponents = np.frexp(np.abs(sparse.values))
         tops = _largest(exponents + _BIAS, sparse.indices, layout.ends)
         below = tops[tensors] - (exponents + _BIAS)
@@ -174,7 +174,7 @@ class PowersCodec:
         packed = np.concatenate([reader.bits(3 * count), np.zeros(8, np.uint8)])
         unpack_levels(packed, 3, below)
         indices = decode_positions(reader, count, layout.size)
-        tensors = segment_of(indices, layout.ends)
+        tensors = find_segments(indices, layout.ends)
         exponents = tops[tensors] - below
         if (
             not np.array_equal(_largest(exponents, indices, layout.ends), tops)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedtern.core.compressors.compressor import Loss, check_finite
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.updates import LowRank, Projected
-from fedtern.core.updates.factors import WHOLE, matrix_sides, random_lefts, ranks_within
+from fedtern.core.updates.factors import WHOLE, choose_ranks, matrix_shapes, random_left_factors
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class SpectralAtoms:
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> LowRank:
         """Algorithm 1 of the publication on the singular values of each tensor."""
         check_finite(x, layout)
-        sides = matrix_sides(layout)
+        sides = matrix_shapes(layout)
         ranks, parts = [], [np.empty(0, np.float32)]
         for (rows, columns), wanted, part in _tensors(x, layout, sides, self.rank):
             if wanted == WHOLE:
@@ -74,10 +74,10 @@ class RandomSubspace:
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Projected:
         """A new subspace each time, by the generator's first number."""
         check_finite(x, layout)
-        sides, seed = matrix_sides(layout), draw_seed(rng)
-        ranks = ranks_within(sides, self.rank)
+        sides, seed = matrix_shapes(layout), draw_seed(rng)
+        ranks = choose_ranks(sides, self.rank)
         parts = [np.empty(0, np.float32)]
-        lefts = random_lefts(sides, ranks, seed)
+        lefts = random_left_factors(sides, ranks, seed)
         for left, ((rows, columns), rank, part) in zip(
             lefts, _tensors(x, layout, sides, self.rank), strict=True
         ):
@@ -90,8 +90,8 @@ class RandomSubspace:
 
     def restrict(self, gradient: Vector, layout: Layout, rng: np.random.Generator) -> None:
         """What a step along this gradient does to ``B``, as a gradient of ``A @ B``; in place."""
-        sides, seed = matrix_sides(layout), draw_seed(rng)
-        lefts = random_lefts(sides, ranks_within(sides, self.rank), seed)
+        sides, seed = matrix_shapes(layout), draw_seed(rng)
+        lefts = random_left_factors(sides, choose_ranks(sides, self.rank), seed)
         for left, ((rows, columns), rank, part) in zip(
             lefts, _tensors(gradient, layout, sides, self.rank), strict=True
         ):
@@ -137,4 +137,4 @@ def _tensors(
     x: Vector, layout: Layout, sides: tuple[tuple[int, int], ...], rank: int
 ) -> list[tuple[tuple[int, int], int, Vector]]:
     parts = [part.reshape(-1) for part in layout.unflatten(x).values()]
-    return list(zip(sides, ranks_within(sides, rank), parts, strict=True))
+    return list(zip(sides, choose_ranks(sides, rank), parts, strict=True))

@@ -14,7 +14,7 @@ from fedtern.core.compressors.sparse import check_rate, count_kept
 from fedtern.core.kernels import rotate
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.updates import Masked, Sketched
-from fedtern.core.updates.seeded import block_lengths, masked_positions, sketch_signs
+from fedtern.core.updates.seeded import block_lengths, mask_positions, sketch_signs
 
 _SMALL = 2.0**-100
 
@@ -38,12 +38,12 @@ class RandomMask:
         """A new mask each time, by the generator's first number."""
         check_finite(x, layout)
         seed, count = draw_seed(rng), min(count_kept(x.size, self.p), x.size)
-        return Masked(x.size, seed, x[masked_positions(seed, x.size, count)])
+        return Masked(x.size, seed, x[mask_positions(seed, x.size, count)])
 
     def restrict(self, gradient: Vector, layout: Layout, rng: np.random.Generator) -> None:
         """Set a gradient to zero outside of the mask, in place."""
         count = min(count_kept(gradient.size, self.p), gradient.size)
-        kept = masked_positions(draw_seed(rng), gradient.size, count)
+        kept = mask_positions(draw_seed(rng), gradient.size, count)
         values = gradient[kept]
         gradient[...] = 0
         gradient[kept] = values
@@ -74,7 +74,7 @@ class Sketch:
         seed, kept = draw_seed(rng), min(count_kept(x.size, self.p), x.size)
         lengths = block_lengths(kept)
         values = np.zeros(sum(lengths), np.float32)
-        values[:kept] = x[masked_positions(seed, x.size, kept)] * np.float32(x.size / max(kept, 1))
+        values[:kept] = x[mask_positions(seed, x.size, kept)] * np.float32(x.size / max(kept, 1))
         values *= sketch_signs(seed, x.size, values.size)
         levels = np.empty(values.size, np.int32)
         chances = rng.random(values.size, np.float32)

@@ -11,7 +11,7 @@ import numpy as np
 from fedtern.core.compressors import Accumulating, Compressor, thresholds_of
 from fedtern.core.feedback.interface import EMPTY, State
 from fedtern.core.layout import Layout, Vector
-from fedtern.core.updates import POSITIONAL, Update
+from fedtern.core.updates import SPARSE_UPDATES, Update
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ErrorFeedback:
     def follow(self, delta: Vector, state: State, update: Update) -> State:
         """The state after a step that is known to have given ``update``."""
         target = with_residual(delta, state)
-        if self._fused is not None and isinstance(update, POSITIONAL):
+        if self._fused is not None and isinstance(update, SPARSE_UPDATES):
             thresholds = thresholds_of(update, np.abs(target[update.indices]))
             return {**self._settled(target, update), "thresholds": thresholds}
         return self._settled(target, update)

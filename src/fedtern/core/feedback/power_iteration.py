@@ -13,7 +13,7 @@ from fedtern.core.feedback.error_feedback import return_to_residual, with_residu
 from fedtern.core.feedback.interface import State
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.updates import LowRank, Update
-from fedtern.core.updates.factors import WHOLE, matrix_sides, ranks_within, split_factors
+from fedtern.core.updates.factors import WHOLE, choose_ranks, matrix_shapes, split_factors
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class PowerIteration:
         """Compress residual + delta; what the factors leave out is the next residual."""
         target = with_residual(delta, state)
         check_finite(target, layout)
-        sides = matrix_sides(layout)
-        ranks = ranks_within(sides, self.rank)
+        sides = matrix_shapes(layout)
+        ranks = choose_ranks(sides, self.rank)
         query = state.get("query")
         if query is None:
             count = sum(r * n for (_, n), r in zip(sides, ranks, strict=True) if r != WHOLE)
@@ -85,7 +85,7 @@ def _settled(target: Vector, update: LowRank) -> State:
     update.add_to(target, -1.0)
     rights = [
         split_factors(part, rows, rank)[1].reshape(-1)
-        for (rows, _), rank, part in update.parts()
+        for (rows, _), rank, part in update.tensors()
         if rank != WHOLE
     ]
     return {"residual": target, "query": np.concatenate([np.empty(0, np.float32), *rights])}

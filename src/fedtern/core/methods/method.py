@@ -15,7 +15,7 @@ from fedtern.core.feedback import ErrorFeedback, Feedback, Memoryless
 from fedtern.core.layout import Vector
 from fedtern.core.methods.aggregation import Aggregate
 from fedtern.core.methods.spec import MethodSpec, Parameter, canonical_json, describe_part
-from fedtern.core.updates import POSITIONAL, Update
+from fedtern.core.updates import SPARSE_UPDATES, Update
 
 Momentum = Literal["keep", "mask", "feedback"]
 Loss = Literal["none", "unbiased", "biased", "error feedback"]
@@ -87,7 +87,7 @@ class Method:
 
         Does nothing unless the method's ``momentum`` is "mask".
         """
-        if self.momentum == "mask" and isinstance(update, POSITIONAL):
+        if self.momentum == "mask" and isinstance(update, SPARSE_UPDATES):
             velocity[update.indices] = 0
 
     @property

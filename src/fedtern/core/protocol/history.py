@@ -12,8 +12,8 @@ from fedtern.core.protocol.events import How
 from fedtern.core.protocol.messages import Broadcast
 from fedtern.core.protocol.replica import Replica
 from fedtern.core.protocol.terms import Terms
-from fedtern.core.updates import Signs, Update, named, nbytes
-from fedtern.core.updates.sums import SignCounts, merge
+from fedtern.core.updates import Signs, Update, count_entries, estimate_nbytes
+from fedtern.core.updates.sums import SignCounts, merge_updates
 
 _MOST_SUMS = 16
 
@@ -63,7 +63,7 @@ class History:
             broadcast.counted,
             broadcast.data,
             update,
-            nbytes(update),
+            estimate_nbytes(update),
             self._count_touches(update),
         )
         self._past.append(past)
@@ -79,7 +79,7 @@ class History:
     def _count_touches(self, update: Update) -> int:
         if isinstance(update, Signs):
             return 0  # they are counted, however many
-        touches = named(update)
+        touches = count_entries(update)
         return self.terms.layout.size + 1 if touches is None else touches
 
     def _oldest_is_of_no_use(self) -> bool:
@@ -124,8 +124,8 @@ class History:
             merged = None
             # More are not merged in any case: they need not be read to find that out.
             if sum(past.touches for past in missed) <= self.terms.layout.size:
-                merged = merge([self._update_of(past) for past in missed])
-            if isinstance(merged, SignCounts) and merged.turns > replica.turns:
+                merged = merge_updates([self._update_of(past) for past in missed])
+            if isinstance(merged, SignCounts) and merged.num_updates > replica.num_sign_updates:
                 merged = None  # some were counted on an earlier base
             self._sums[round] = None if merged is None else encode_sum(merged, self.terms.layout)
         return self._sums[round]

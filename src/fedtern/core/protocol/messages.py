@@ -8,7 +8,7 @@ from fedtern.core.codecs import NothingCodec
 from fedtern.core.envelope import BROADCAST, COHORT_NOTICE, UPLOAD, seal
 from fedtern.core.errors import DecodeError
 from fedtern.core.protocol.terms import STAMP, Head, Terms
-from fedtern.core.updates import Update, largest
+from fedtern.core.updates import Update, max_magnitude
 from fedtern.core.wire import Reader, ids
 
 LARGEST_UPLOAD = 2.0**64
@@ -32,8 +32,8 @@ class Upload:
         """Read and check everything."""
         head, reader = terms.open(data, UPLOAD)
         update = terms.method.up.codec.decode(reader.rest(), terms.layout)
-        if largest(update) > LARGEST_UPLOAD:
-            raise DecodeError(f"an upload's values end at 2**64, got {largest(update)}")
+        if max_magnitude(update) > LARGEST_UPLOAD:
+            raise DecodeError(f"an upload's values end at 2**64, got {max_magnitude(update)}")
         return cls(head, update)
 
 

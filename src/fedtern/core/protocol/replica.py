@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedtern.core.kernels import apply_sign_counts
 from fedtern.core.layout import Vector
 from fedtern.core.updates import Signs, Update, is_empty
-from fedtern.core.updates.sums import MOST_TURNS, SignCounts
+from fedtern.core.updates.sums import MAX_UPDATES, SignCounts
 
 
 @dataclass
@@ -20,7 +20,7 @@ class _Votes:
     """Signs counted since the weights were last changed by anything else."""
 
     base: Vector
-    turns: int
+    num_updates: int
     counts: NDArray[np.int32]
     step: float
 
@@ -58,12 +58,12 @@ class Replica:
         if self._votes is None:
             return self.weights, None
         votes = self._votes
-        return votes.base, SignCounts(votes.base.size, votes.turns, votes.counts, votes.step)
+        return votes.base, SignCounts(votes.base.size, votes.num_updates, votes.counts, votes.step)
 
     @property
-    def turns(self) -> int:
+    def num_sign_updates(self) -> int:
         """How many sign updates have been counted on the present base."""
-        return 0 if self._votes is None else self._votes.turns
+        return 0 if self._votes is None else self._votes.num_updates
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Copies of the parts by name, for a snapshot."""
@@ -74,7 +74,7 @@ class Replica:
         }
         if votes is None:
             return arrays
-        turns, step = np.array([votes.turns], np.int64), np.array([votes.step], np.float32)
+        turns, step = np.array([votes.num_updates], np.int64), np.array([votes.step], np.float32)
         counts = votes.counts.copy()
         return {**arrays, "votes.counts": counts, "votes.turns": turns, "votes.step": step}
 
@@ -90,10 +90,10 @@ class Replica:
 
     def _vote(self, change: SignCounts) -> None:
         votes = self._votes
-        full = self.turns + change.turns > MOST_TURNS
+        full = self.num_sign_updates + change.num_updates > MAX_UPDATES
         if votes is None or votes.step != change.step or full:
             votes = _Votes(self.weights.copy(), 0, np.zeros_like(change.counts), change.step)
-        votes.turns += change.turns
+        votes.num_updates += change.num_updates
         votes.counts += change.counts
         self._votes = votes
         apply_sign_counts(self.weights, votes.base, votes.counts, np.float64(votes.step))

@@ -13,7 +13,7 @@ from fedtern.core.protocol.events import Sent
 from fedtern.core.protocol.messages import LARGEST_UPLOAD, Upload
 from fedtern.core.protocol.seeded_rng import check_seed, seeded_rng
 from fedtern.core.protocol.terms import Terms
-from fedtern.core.updates import Update, largest
+from fedtern.core.updates import Update, max_magnitude
 
 
 class Uplink:
@@ -63,10 +63,11 @@ class Uplink:
         update, state = up.feedback.step(
             delta, self.state, self.terms.layout, self._rng(round), moments
         )
-        if not largest(update) <= LARGEST_UPLOAD:
+        magnitude = max_magnitude(update)
+        if not magnitude <= LARGEST_UPLOAD:  # also if it is NaN
             raise NonFiniteError(
-                f"an update of magnitude {largest(update)} cannot be sent: uploads end at 2**64;"
-                " lower the learning rate or clip the update"
+                f"an update of magnitude {magnitude} cannot be sent, the limit is 2**64; lower the"
+                " learning rate or clip the update"
             )
         return update, state
 

@@ -1,7 +1,7 @@
-"""What compression yields: the forms a change of weights can take.
+"""Updates: the result of compression, in several forms.
 
-Every form knows how to add itself to a vector; the sparse ones touch only what they change.
-Arrays inside an update belong to it: nobody writes to them after it is made.
+Every update can add itself to a vector; sparse updates touch only the positions they change. The
+arrays in an update belong to it: do not write to them.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import numpy as np
 
 from fedtern.core.updates.factors import LowRank, Projected
 from fedtern.core.updates.levels import Levels
-from fedtern.core.updates.plain import Dense, Signs, Sparse, Ternary, segment_of
+from fedtern.core.updates.plain import Dense, Signs, Sparse, Ternary, find_segments
 from fedtern.core.updates.seeded import Masked, Sketched
 from fedtern.core.updates.update import Update
 
 __all__ = [
-    "POSITIONAL",
+    "SPARSE_UPDATES",
     "Dense",
     "Levels",
     "LowRank",
@@ -26,19 +26,19 @@ __all__ = [
     "Sparse",
     "Ternary",
     "Update",
+    "count_entries",
+    "estimate_nbytes",
+    "find_segments",
     "is_empty",
-    "largest",
-    "named",
-    "nbytes",
-    "segment_of",
+    "max_magnitude",
 ]
 
-POSITIONAL = (Sparse, Ternary)
-"""The forms that name the positions they change; a tuple is asked sooner than a union."""
+SPARSE_UPDATES = (Sparse, Ternary)
+"""Updates that store their positions. A tuple, because ``isinstance`` is slower with a union."""
 
 
-def largest(update: Update) -> float:
-    """The largest magnitude in an update."""
+def max_magnitude(update: Update) -> float:
+    """Return the largest magnitude in an update."""
     if isinstance(update, Signs):
         return update.step
     if isinstance(update, Ternary):
@@ -50,17 +50,19 @@ def largest(update: Update) -> float:
     return float(np.abs(values).max(initial=0.0))
 
 
-def nbytes(update: Update) -> int:
-    """About how much memory an update takes."""
-    held = sum(v.nbytes for v in vars(update).values() if isinstance(v, np.ndarray))
-    return held + (4 * update.indices.size if isinstance(update, Ternary) else 0)
+def estimate_nbytes(update: Update) -> int:
+    """Estimate how much memory an update takes, in bytes."""
+    nbytes = sum(v.nbytes for v in vars(update).values() if isinstance(v, np.ndarray))
+    if isinstance(update, Ternary):
+        nbytes += 4 * update.indices.size  # its cached ``values``
+    return nbytes
 
 
-def named(update: Update) -> int | None:
-    """How many positions an update names; None for one that does not name them."""
-    return update.indices.size if isinstance(update, POSITIONAL) else None
+def count_entries(update: Update) -> int | None:
+    """Return the number of positions a sparse update stores; None for other updates."""
+    return update.indices.size if isinstance(update, SPARSE_UPDATES) else None
 
 
 def is_empty(update: Update) -> bool:
-    """Whether an update is known to change nothing."""
-    return named(update) == 0
+    """Whether an update is sparse and changes no position."""
+    return count_entries(update) == 0

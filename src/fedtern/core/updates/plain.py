@@ -1,4 +1,4 @@
-"""The forms that a change of weights is applied in: everything, some positions, signs."""
+"""The basic updates: dense, sparse, ternary and signs."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from fedtern.core.updates.update import Update
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """Every value as it is."""
+    """One value for every weight."""
 
     values: Vector
 
     @property
     def size(self) -> int:
-        """The length of the vector it changes."""
+        """The length of the vector that the update changes."""
         return self.values.size
 
     def to_dense(self) -> Vector:
-        """The change as a new vector."""
+        """Return the update as a new vector."""
         return self.values.copy()
 
     def add_to(self, out: Vector, scale: float = 1.0) -> None:
-        """``out += scale * self``, in place."""
+        """Compute ``out += scale * self``, in place."""
         out += self.values if scale == 1 else np.float32(scale) * self.values
 
 
@@ -43,21 +43,21 @@ class Sparse:
 
     @classmethod
     def empty(cls, size: int) -> Sparse:
-        """The update that changes nothing."""
+        """Return an update that changes nothing."""
         return cls(size, np.empty(0, np.int64), np.empty(0, np.float32))
 
     def to_dense(self) -> Vector:
-        """The change as a new vector."""
-        return _scattered(self)
+        """Return the update as a new vector."""
+        return _add_to_zeros(self)
 
     def add_to(self, out: Vector, scale: float = 1.0) -> None:
-        """``out += scale * self``, in place."""
+        """Compute ``out += scale * self``, in place."""
         scatter_add(out, self.indices, self.values, np.float32(scale))
 
 
 @dataclass(frozen=True, eq=False)
 class Ternary:
-    """``mu`` or ``-mu`` at ``indices``, zero elsewhere; one ``mu`` for each segment.
+    """``mu`` or ``-mu`` at ``indices``, zero elsewhere; each segment has its own ``mu``.
 
     >>> Ternary(6, np.array([1, 4]), np.array([True, False]), np.float32([0.5])).to_dense()
     array([ 0. ,  0.5,  0. ,  0. , -0.5,  0. ], dtype=float32)
@@ -66,21 +66,21 @@ class Ternary:
     size: int
     indices: NDArray[np.int64]  # strictly increasing
     signs: NDArray[np.bool_]  # True for +mu
-    mus: Vector  # one a segment; zero where a segment has no entry
-    ends: NDArray[np.int64] | None = None  # one past each segment; None for a single one
+    mus: Vector  # one per segment; zero if the segment has no entry
+    ends: NDArray[np.int64] | None = None  # one past each segment; None for a single segment
 
     @cached_property
     def values(self) -> Vector:
         """``mu`` or ``-mu`` for each index."""
-        mus = self.mus if self.ends is None else self.mus[segment_of(self.indices, self.ends)]
+        mus = self.mus if self.ends is None else self.mus[find_segments(self.indices, self.ends)]
         return np.where(self.signs, mus, -mus).astype(np.float32, copy=False)
 
     def to_dense(self) -> Vector:
-        """The change as a new vector."""
-        return _scattered(self)
+        """Return the update as a new vector."""
+        return _add_to_zeros(self)
 
     def add_to(self, out: Vector, scale: float = 1.0) -> None:
-        """``out += scale * self``, in place."""
+        """Compute ``out += scale * self``, in place."""
         if self.ends is None:
             scatter_signs(out, self.indices, self.signs, np.float32(scale) * self.mus[0])
         else:
@@ -89,38 +89,38 @@ class Ternary:
 
 @dataclass(frozen=True, eq=False)
 class Signs:
-    """``step`` or ``-step`` everywhere."""
+    """``step`` or ``-step`` for every weight."""
 
     size: int
-    bits: NDArray[np.uint8]  # eight to a byte, lowest bit first; 1 for +step
+    bits: NDArray[np.uint8]  # eight per byte, lowest bit first; 1 for +step
     step: float
 
     @classmethod
     def pack(cls, positive: NDArray[np.bool_], step: float) -> Signs:
-        """From one boolean for each weight."""
+        """Make an update from one boolean per weight, True for ``+step``."""
         return cls(positive.size, np.packbits(positive, bitorder="little"), step)
 
     @property
     def positive(self) -> NDArray[np.bool_]:
-        """One boolean for each weight."""
+        """One boolean per weight, True for ``+step``."""
         return np.unpackbits(self.bits, count=self.size, bitorder="little").view(np.bool_)
 
     def to_dense(self) -> Vector:
-        """The change as a new vector."""
+        """Return the update as a new vector."""
         step = np.float32(self.step)
         return np.where(self.positive, step, -step)
 
     def add_to(self, out: Vector, scale: float = 1.0) -> None:
-        """``out += scale * self``, in place."""
+        """Compute ``out += scale * self``, in place."""
         Dense(self.to_dense()).add_to(out, scale)
 
 
-def segment_of(indices: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which segment each index falls into."""
+def find_segments(indices: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the number of the segment of each index; ``ends`` is one past each segment."""
     return np.searchsorted(ends, indices, side="right")
 
 
-def _scattered(update: Update) -> Vector:
+def _add_to_zeros(update: Update) -> Vector:
     out = np.zeros(update.size, np.float32)
     update.add_to(out)
     return out

@@ -1,4 +1,4 @@
-"""Updates of positions that nobody has to name: they follow from a seed."""
+"""Updates whose positions follow from a seed and are not sent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from fedtern.core.kernels import random_signs, rotate, sample_positions, scatter_add
 from fedtern.core.layout import Vector
 
-_SMALLEST, _LARGEST = 256, 1 << 16  # a block that is rotated as one
+# Lengths of the blocks that are rotated. Fewer values than the smallest share one padded block.
+_SMALLEST_BLOCK = 256
+_LARGEST_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,82 +27,85 @@ class Masked:
 
     @cached_property
     def indices(self) -> NDArray[np.int64]:
-        """The positions that follow from the seed."""
-        return masked_positions(self.seed, self.size, self.values.size)
+        """The positions of the mask."""
+        return mask_positions(self.seed, self.size, self.values.size)
 
     def to_dense(self) -> Vector:
-        """The change as a new vector."""
+        """Return the update as a new vector."""
         out = np.zeros(self.size, np.float32)
         self.add_to(out)
         return out
 
     def add_to(self, out: Vector, scale: float = 1.0) -> None:
-        """``out += scale * self``, in place."""
+        """Compute ``out += scale * self``, in place."""
         scatter_add(out, self.indices, self.values, np.float32(scale))
 
 
 @dataclass(frozen=True, eq=False)
 class Sketched:
-    """Values at the positions of a random mask, rotated at random and on a grid of few levels.
+    """Values at the positions of a random mask, rotated at random and rounded to few levels.
 
-    The values are cut into blocks; each is rotated, and lies on a grid from its low to its high.
+    The values are divided into blocks. Each block is rotated, and its values are rounded to a grid
+    from its lowest to its highest value.
     """
 
     size: int
     seed: int
-    kept: int  # positions in the mask
-    bits: int  # a value
-    levels: NDArray[np.int32]  # in [0, 2**bits), block by block
-    lows: Vector  # one a block
-    highs: Vector
+    kept: int  # number of positions in the mask
+    bits: int  # per value
+    levels: NDArray[np.int32]  # from 0 to 2**bits - 1, block by block
+    lows: Vector  # one per block
+    highs: Vector  # one per block
 
     @cached_property
     def masked(self) -> Masked:
-        """The same without rotation and grid."""
-        parts, at, most = [], 0, np.float32((1 << self.bits) - 1)
+        """The values of the grid, rotated back."""
+        blocks = [np.empty(0, np.float32)]
+        at = 0
+        max_level = np.float32((1 << self.bits) - 1)
         signs = sketch_signs(self.seed, self.size, self.levels.size)
         for j, length in enumerate(block_lengths(self.kept)):
-            place = slice(at, at + length)
-            step = (self.highs[j] - self.lows[j]) / most
-            block = self.lows[j] + step * self.levels[place].astype(np.float32)
+            part = slice(at, at + length)
+            step = (self.highs[j] - self.lows[j]) / max_level
+            block = self.lows[j] + step * self.levels[part].astype(np.float32)
             rotate(block)
-            parts.append(block * signs[place])
+            blocks.append(block * signs[part])
             at += length
-        values = np.concatenate([np.empty(0, np.float32), *parts])[: self.kept]
+        values = np.concatenate(blocks)[: self.kept]
         return Masked(self.size, self.seed, values)
 
     def to_dense(self) -> Vector:
-        """The change as a new vector."""
+        """Return the update as a new vector."""
         return self.masked.to_dense()
 
     def add_to(self, out: Vector, scale: float = 1.0) -> None:
-        """``out += scale * self``, in place."""
+        """Compute ``out += scale * self``, in place."""
         self.masked.add_to(out, scale)
 
 
-def masked_positions(seed: int, size: int, count: int) -> NDArray[np.int64]:
-    """A random subset of ``count`` positions below ``size``, ascending."""
+def mask_positions(seed: int, size: int, count: int) -> NDArray[np.int64]:
+    """Return a random subset of ``count`` positions below ``size``, ascending."""
     positions = np.empty(count, np.int64)
     sample_positions(np.uint64(seed), size, positions)
     return positions
 
 
 def sketch_signs(seed: int, size: int, count: int) -> Vector:
-    """What the values are multiplied by before they are rotated."""
+    """Return the random signs that values are multiplied by before they are rotated."""
     signs = np.empty(count, np.float32)
-    random_signs(np.uint64(seed), size, signs)  # numbers below size have made the mask
+    random_signs(np.uint64(seed), size, signs)  # the mask uses the seed's numbers below size
     return signs
 
 
 def block_lengths(kept: int) -> list[int]:
-    """Powers of two that ``kept`` values are rotated in; only the last block may be padded.
+    """Return the block lengths of ``kept`` values: powers of two; only the last may be padded.
 
     >>> block_lengths(1000), block_lengths(70_000)
     ([512, 256, 256], [65536, 4096, 256, 128])
     """
     lengths = []
-    while kept >= _SMALLEST:
-        lengths.append(min(1 << (kept.bit_length() - 1), _LARGEST))
+    while kept >= _SMALLEST_BLOCK:
+        lengths.append(min(1 << (kept.bit_length() - 1), _LARGEST_BLOCK))
         kept -= lengths[-1]
     if kept > 0:
         lengths.append(1 << math.ceil(math.log2(kept)))

@@ -1,9 +1,9 @@
-"""Several rounds' updates as one, in a form that adds up to the same bits.
+"""Several rounds' updates merged into one that leads to exactly the same weights.
 
-Float addition is not associative: a client that adds the sum P^(s) of what it missed does not
-arrive where one did that added s updates in turn. These two forms do: ``UpdateSequence``
-keeps each touched position's values in round order (positions are independent of one another),
-``SignCounts`` counts signs and leaves the arithmetic to whoever holds the counts.
+Float addition is not associative: adding the sum P^(s) of s updates does not give the same bits as
+adding the updates one by one. The two forms in this module do. ``UpdateSequence`` keeps the values
+of each changed position in round order (positions do not affect each other). ``SignCounts`` counts
+signs; the replica computes the weights from the counts.
 """
 
 from __future__ import annotations
@@ -17,80 +17,103 @@ from numpy.typing import NDArray
 
 from fedtern.core.kernels import count_votes, scatter_add, sort_entries
 from fedtern.core.layout import Vector
-from fedtern.core.updates import POSITIONAL, Signs, Sparse, Ternary, Update, is_empty
+from fedtern.core.updates import SPARSE_UPDATES, Signs, Sparse, Ternary, Update, is_empty
 
-MOST_TURNS = 1 << 24
-"""How many updates one sum stands for, at most."""
+MAX_UPDATES = 1 << 24
+"""The largest number of updates that can be merged into one."""
 
 
 @dataclass(frozen=True, eq=False)
 class UpdateSequence:
-    """Every touch of ``turns`` sparse updates, by position and then by turn."""
+    """The entries of consecutive sparse updates, sorted by position and then by update.
+
+    An entry is the change of one position by one update.
+    """
 
     size: int
-    turns: int
-    positions: NDArray[np.int64]  # ascending
-    turn: NDArray[np.int32]  # of each touch, ascending where they share a position
+    num_updates: int
+    positions: NDArray[np.int64]  # of each entry, ascending
+    update_indices: NDArray[np.int32]  # of each entry, ascending within a position
     values: Vector
-    mus: Vector | None = None  # [turn, segment] magnitudes, where all the updates are ternary
+    mus: Vector | None = None  # magnitudes by update and segment, if all updates are ternary
 
     def to_dense(self) -> Vector:
-        """The change as a new vector: what it does to zeros."""
+        """Return the result of adding the updates to zeros, one by one."""
         out = np.zeros(self.size, np.float32)
         self.add_to(out)
         return out
 
     def add_to(self, out: Vector, scale: float = 1.0) -> None:
-        """Add the updates to ``out`` as if one by one."""
+        """Add the updates to ``out``, with the same bits as one by one."""
         scatter_add(out, self.positions, self.values, np.float32(scale))
 
 
 @dataclass(frozen=True, eq=False)
 class SignCounts:
-    """How often ``turns`` sign updates of one step went up, less how often they went down."""
+    """The sum of consecutive sign updates with the same step: how often up minus how often down."""
 
     size: int
-    turns: int
-    counts: NDArray[np.int32]  # in [-turns, turns], of the parity of turns
+    num_updates: int
+    counts: NDArray[np.int32]  # from -num_updates to num_updates, odd if num_updates is odd
     step: float
 
     def to_dense(self) -> Vector:
-        """The change as a new vector."""
+        """Return the update as a new vector."""
         return (np.float64(self.step) * self.counts).astype(np.float32)
 
     def add_to(self, out: Vector, scale: float = 1.0) -> None:
-        """``out += scale * self``; a ``Replica`` counts instead, which keeps every bit."""
+        """Compute ``out += scale * self``; a ``Replica`` adds counts instead, which is exact."""
         out += np.float32(scale) * self.to_dense()
 
 
-def merge(updates: Sequence[Update]) -> UpdateSequence | SignCounts | None:
-    """One update that does to a replica what these do in turn; None where there is none."""
+def merge_updates(updates: Sequence[Update]) -> UpdateSequence | SignCounts | None:
+    """Merge updates into one that has the same effect on a replica as all of them in order.
+
+    Returns:
+        The merged update. None if there is none: all updates are empty, they are not of one kind,
+        or they have more entries than the model has parameters.
+
+    """
     updates = [u for u in updates if not is_empty(u)]
-    if signs := [u for u in updates if isinstance(u, Signs)]:
+    signs = [u for u in updates if isinstance(u, Signs)]
+    if signs:
         same_step = len({u.step for u in signs}) == 1
-        return _tally(signs) if same_step and len(signs) == len(updates) else None
-    sparse = [u for u in updates if isinstance(u, POSITIONAL)]
+        return _count_signs(signs) if same_step and len(signs) == len(updates) else None
+    sparse = [u for u in updates if isinstance(u, SPARSE_UPDATES)]
     if not sparse or len(sparse) < len(updates):
         return None
     ends = list(accumulate([u.indices.size for u in sparse]))
-    # A reader allocates by the layout: more touches than parameters are replayed instead.
-    return _series(sparse, ends) if ends[-1] <= sparse[0].size else None
+    # Readers allocate no more entries than the model has parameters.
+    return _merge_sparse(sparse, ends) if ends[-1] <= sparse[0].size else None
 
 
-def _tally(updates: Sequence[Signs]) -> SignCounts:
-    size, turns = updates[0].size, len(updates)
+def _count_signs(updates: Sequence[Signs]) -> SignCounts:
+    size = updates[0].size
     counts = count_votes([update.bits for update in updates], size)
-    return SignCounts(size, turns, counts, updates[0].step)
+    return SignCounts(size, len(updates), counts, updates[0].step)
 
 
-def _series(updates: Sequence[Sparse | Ternary], ends: Sequence[int]) -> UpdateSequence:
-    """The touches of several updates, ``ends`` one past each update's among all of them."""
-    turns, size, count = len(updates), updates[0].size, ends[-1]
-    touches = np.empty(count, np.int64), np.empty(count, np.int32), np.empty(count, np.float32)
+def _merge_sparse(updates: Sequence[Sparse | Ternary], ends: Sequence[int]) -> UpdateSequence:
+    """Sort the entries of all updates; ``ends`` is one past the last entry of each update."""
+    num_updates = len(updates)
+    size = updates[0].size
+    count = ends[-1]
     indices = np.concatenate([u.indices for u in updates])
     values = np.concatenate([u.values for u in updates])
-    sort_entries(indices, values, np.array(ends, np.int64), size, *touches)
+    positions = np.empty(count, np.int64)
+    update_indices = np.empty(count, np.int32)
+    sorted_values = np.empty(count, np.float32)
+    sort_entries(
+        indices,
+        values,
+        np.array(ends, np.int64),
+        size,
+        positions,
+        update_indices,
+        sorted_values,
+    )
+    mus = None
     ternary = [u for u in updates if isinstance(u, Ternary)]
-    same = len(ternary) == turns and len({u.mus.size for u in ternary}) == 1
-    mus = np.concatenate([u.mus for u in ternary]).reshape(turns, -1) if same else None
-    return UpdateSequence(size, turns, *touches, mus)
+    if len(ternary) == num_updates and len({u.mus.size for u in ternary}) == 1:
+        mus = np.concatenate([u.mus for u in ternary]).reshape(num_updates, -1)
+    return UpdateSequence(size, num_updates, positions, update_indices, sorted_values, mus)

@@ -1,4 +1,4 @@
-"""What an update promises."""
+"""Interface of updates."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class Update(Protocol):
 
     @property
     def size(self) -> int:
-        """The length of the vector it changes."""
+        """The length of the vector that the update changes."""
         ...
 
     def to_dense(self) -> Vector:
-        """The change as a new vector."""
+        """Return the update as a new vector."""
         ...
 
     def add_to(self, out: Vector, scale: float = 1.0) -> None:
-        """``out += scale * self``, in place."""
+        """Compute ``out += scale * self``, in place."""
         ...

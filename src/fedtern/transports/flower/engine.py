@@ -18,7 +18,7 @@ from flwr.simulation import run_simulation
 from fedtern.core.analytic import bits
 from fedtern.core.errors import FedternError
 from fedtern.core.protocol import Accepted
-from fedtern.core.updates import named
+from fedtern.core.updates import count_entries
 from fedtern.runs import Experiment
 from fedtern.transports.flower.engine_node import client_app
 from fedtern.transports.flower.federation_spec import FederationSpec
@@ -145,7 +145,9 @@ class FlowerFederation(Federation):
 
     def _counted(self, upload: Accepted) -> tuple[int, float]:
         terms = self.server.terms
-        return len(upload.data), bits(terms.method.up, terms.layout, sent=named(upload.update))
+        return len(upload.data), bits(
+            terms.method.up, terms.layout, sent=count_entries(upload.update)
+        )
 
     def close(self) -> None:
         """End the simulation."""

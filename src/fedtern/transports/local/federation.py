@@ -15,7 +15,7 @@ from fedtern.core.methods import Method
 from fedtern.core.protocol import Client, Server, Uplink
 from fedtern.core.protocol.catchup import open_for_client
 from fedtern.core.snapshot import Snapshot
-from fedtern.core.updates import named
+from fedtern.core.updates import count_entries
 from fedtern.data import Split
 from fedtern.data.environment import Environment
 from fedtern.data.hyperparameters import Sgd
@@ -147,7 +147,7 @@ class Federation:
             kept[_VELOCITY] = session.velocity
         with self.meter.phase("states"):
             self._states.put(i, kept)
-        return len(sent.data), bits(method.up, self.server.terms.layout, sent=named(update))
+        return len(sent.data), bits(method.up, self.server.terms.layout, sent=count_entries(update))
 
     def close(self) -> None:
         """End the processes that train, if there are any."""

@@ -22,7 +22,7 @@ STC = Publication(
         "Algorithm 3 (Golomb encoding)": "fedtern.core.codecs.golomb.encode_positions",
         "Algorithm 4 (Golomb decoding)": "fedtern.core.codecs.golomb.decode_positions",
         "bits per position": "fedtern.core.analytic.bits_per_position",
-        "P^(s), partial sums": "fedtern.core.updates.sums.merge",
+        "P^(s), partial sums": "fedtern.core.updates.sums.merge_updates",
     },
     ("Exactly k values are kept: ties go to the lowest index, zeros are never sent.",),
 )
