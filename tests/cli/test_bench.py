@@ -1,3 +1,5 @@
+"""``fedtern bench``."""
+
 from __future__ import annotations
 
 import json
@@ -18,7 +20,7 @@ def run(*arguments: str):
     return CliRunner().invoke(app, ["bench", *arguments])
 
 
-def test_list_says_what_there_is_and_measures_nothing():
+def test_list_prints_the_benchmarks_without_running_them():
     result = run("--list")
     assert result.exit_code == 0
     names = [line.split()[0] for line in result.output.splitlines()]
@@ -26,7 +28,7 @@ def test_list_says_what_there_is_and_measures_nothing():
     assert list(json.loads(run("--list", "--json").stdout)["benchmarks"]) == names
 
 
-def test_rows_come_as_json_with_the_machine_and_as_a_table(tmp_path):
+def test_json_has_machine_and_rows_and_updates_the_results_page(tmp_path):
     result = run("traffic", "--quick", "--json")
     assert result.exit_code == 0
     found = json.loads(result.stdout)
@@ -35,7 +37,8 @@ def test_rows_come_as_json_with_the_machine_and_as_a_table(tmp_path):
     assert up["benchmark"] == "traffic"
     assert up["ratio"] == up["ours"] / up["theirs"] < 1 / 1000
     assert "STC up" in result.stderr
-    page, json_file = tmp_path / "page.md", tmp_path / "bench.json"
+    page = tmp_path / "page.md"
+    json_file = tmp_path / "bench.json"
     body = "### traffic\n\nold\n\n### peers\n\nolder\n"
     page.write_text(f"above\n<!-- measured: begin -->\n\n{body}\n<!-- measured: end -->\nbelow\n")
     json_file.write_text(result.stdout)
@@ -45,17 +48,17 @@ def test_rows_come_as_json_with_the_machine_and_as_a_table(tmp_path):
     assert text.startswith("above\n")
     assert text.endswith("below\n")
     assert "old\n" not in text
-    assert "### peers\n\nolder\n" in text  # which was not measured again
+    assert "### peers\n\nolder\n" in text  # not measured, so not replaced
     assert "| STC up |" in text
 
 
-def test_a_name_that_is_not_there_gets_the_nearest():
+def test_unknown_benchmark_suggests_the_nearest_name():
     result = run("sever")
     assert result.exit_code == 1
     assert "Did you mean 'server'" in result.stderr
 
 
-def test_without_the_source_tree_it_says_so_in_a_sentence(tmp_path, monkeypatch):
+def test_without_the_source_tree_the_error_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "_ROOTS", (tmp_path,))
     result = run("--list")
     assert result.exit_code == 1
@@ -63,7 +66,7 @@ def test_without_the_source_tree_it_says_so_in_a_sentence(tmp_path, monkeypatch)
     assert "source tree" in result.stderr
 
 
-def test_a_benchmark_that_fails_is_a_row_and_the_others_go_on(tmp_path, monkeypatch):
+def test_failed_benchmark_is_a_row_and_does_not_stop_the_others(tmp_path, monkeypatch):
     suite = tmp_path / "benchmarks" / "suite.py"
     suite.parent.mkdir()
     row = {"name": "x", "peer": "", "ours": 1.0, "theirs": 2.0, "unit": "ms", "ratio": 0.5}
@@ -86,5 +89,5 @@ def test_a_benchmark_that_fails_is_a_row_and_the_others_go_on(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("value", [0.00123, 5.0, 1234.5])
-def test_figures_are_short(value):
-    assert len(command._figure(value)) <= 8
+def test_numbers_fit_their_column(value):
+    assert len(command._format_number(value)) <= 8

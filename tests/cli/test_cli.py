@@ -1,3 +1,5 @@
+"""``fedtern inspect``, and the command itself."""
+
 from __future__ import annotations
 
 import json
@@ -34,7 +36,7 @@ def test_inspect_prints_parts_density_and_the_entropy_bound(run):
         assert text in result.output
 
 
-def test_inspect_as_json_is_one_object_whose_parts_add_up(run):
+def test_inspect_json_parts_add_up_to_the_message(run):
     data = fedtern.compress(np.random.default_rng(0).standard_normal(5000), p=0.1)
     found = json.loads(run(data, "--json").output.splitlines()[-1])
     assert sum(found["parts"].values()) == found["nbytes"] == len(data)
@@ -43,7 +45,7 @@ def test_inspect_as_json_is_one_object_whose_parts_add_up(run):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_parts_of_every_message_add_up(name):
+def test_parts_of_every_message_add_up_for_every_method(name):
     server, clients = pair(METHODS[name])
     messages = [clients[0].send(trained(clients[0], 0)).data]
     server.receive(0, messages[0])
@@ -56,7 +58,7 @@ def test_the_parts_of_every_message_add_up(name):
             assert all(nbytes >= 0 for _, nbytes in found.parts)
 
 
-def test_inspect_tells_whose_uploads_counted_and_asks_for_the_size(run):
+def test_inspect_shows_counted_clients_and_next_cohort_and_asks_for_size(run):
     server, clients = pair(METHODS["stc-tensor"])
     server.receive(0, clients[0].send(trained(clients[0], 0)).data)
     data = server.finish_round(next_cohort=[1, 2]).data
@@ -66,7 +68,7 @@ def test_inspect_tells_whose_uploads_counted_and_asks_for_the_size(run):
     assert "density" in run(data, "--size", "24,4,15").output
 
 
-def test_bad_input_is_one_line_and_an_exit_code(run):
+def test_inspect_reports_bad_input_in_one_line(run):
     result = run(b"something else")
     assert (result.exit_code, result.output.count("\n")) == (1, 1)
     assert "not a fedtern message: it starts with 0x73" in result.output
@@ -74,16 +76,16 @@ def test_bad_input_is_one_line_and_an_exit_code(run):
     assert result.output == "/nowhere: No such file or directory\n"
     assert "expected numbers like 7840,10" in run(b"", "--size", "many").output
     message = fedtern.compress(np.ones(100), p=0.1)
-    assert "no model has 99999999999999999999" in run(message, "--size", "9" * 20).output
+    assert "99999999999999999999 parameters are too many" in run(message, "--size", "9" * 20).output
 
 
-def test_the_command_exists_and_knows_its_version():
+def test_version_option_prints_the_version():
     command = [sys.executable, "-m", "fedtern", "--version"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout == f"fedtern {fedtern.__version__}\n"
 
 
-def test_without_the_extra_the_command_says_how_to_get_it():
+def test_without_typer_the_command_prints_how_to_install_it():
     code = "import sys; sys.modules['typer'] = None\nfrom fedtern.__main__ import main; main()"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
@@ -92,7 +94,7 @@ def test_without_the_extra_the_command_says_how_to_get_it():
     assert result.stderr == "the command line needs typer: pip install 'fedtern[cli]'\n"
 
 
-def test_without_torch_messages_can_be_inspected_and_training_says_how_to_get_it(tmp_path):
+def test_without_torch_inspect_works_and_training_prints_how_to_install_it(tmp_path):
     path = tmp_path / "message"
     path.write_bytes(fedtern.compress(np.ones(3, np.float32)))
     code = "import sys; sys.modules['torch'] = None\nfrom fedtern.__main__ import main; main()"
@@ -113,24 +115,25 @@ def test_without_torch_messages_can_be_inspected_and_training_says_how_to_get_it
     assert "Not installed: pip install 'fedtern[paper]'" in run("--help").stdout
 
 
-def test_inspect_tells_whom_a_call_calls(run):
+def test_inspect_shows_the_cohort_of_a_notice(run):
     server, _ = pair(METHODS["stc"])
-    for cohort, words in ((None, "anybody"), (frozenset({3, 1}), "1, 3"), (frozenset(), "nobody")):
+    cohorts = {None: "anybody", frozenset({3, 1}): "1, 3", frozenset(): "nobody"}
+    for cohort, expected in cohorts.items():
         result = run(CohortNotice.seal(server.stamp, 7, cohort, server.terms))
         assert "cohort notice, " in result.output
         assert "round: 7" in result.output
-        assert f"cohort: {words}" in result.output
+        assert f"cohort: {expected}" in result.output
 
 
-@pytest.mark.parametrize("words", [["run"], ["serve"], ["demo", "mqtt"]])
-def test_help_has_no_marks_meant_for_a_renderer(words):
+@pytest.mark.parametrize("command", [["run"], ["serve"], ["demo", "mqtt"]])
+def test_help_shows_defaults_without_markup(command):
     pytest.importorskip("torch")
-    shown = CliRunner().invoke(app, [*words, "--help"]).output
+    shown = CliRunner().invoke(app, [*command, "--help"]).output
     assert "[default: " in shown
     assert "\\[" not in shown
 
 
-def test_serve_has_no_options_that_only_a_simulation_has():
+def test_serve_has_no_options_of_the_simulation():
     pytest.importorskip("torch")
     shown = CliRunner().invoke(app, ["serve", "--workers", "2"])
     assert shown.exit_code == 2

@@ -1,4 +1,4 @@
-"""The commands that train, as a person types them."""
+"""``fedtern run``, ``compare``, ``tasks``, ``methods`` and ``split``."""
 
 from __future__ import annotations
 
@@ -21,16 +21,8 @@ from fedtern.core.methods import METHODS
 from fedtern.training.flat import FlatModel
 from fedtern.training.tasks import get_task
 
-QUICK = [
-    "--iterations",
-    "20",
-    "--evaluate-every",
-    "10",
-    "--clients",
-    "10",
-    "--participation",
-    "1/2",
-]
+QUICK = ["--iterations", "20", "--evaluate-every", "10", "--clients", "10"]
+QUICK += ["--participation", "1/2"]
 
 
 @pytest.fixture
@@ -39,31 +31,31 @@ def fedtern(tmp_path, monkeypatch):
     return lambda *arguments: CliRunner().invoke(app, list(arguments))
 
 
-def test_run_trains_keeps_the_run_and_says_where(fedtern, tmp_path):
+def test_run_trains_and_prints_the_run_directory(fedtern, tmp_path):
     result = fedtern("run", "--method", "stc", "--p-up", "1/50", *QUICK)
     assert result.exit_code == 0
     assert "stc p_up=1/50: accuracy" in result.stdout
     (path,) = (tmp_path / "runs").iterdir()
-    assert f"kept in runs/{path.name}" in result.stdout
+    assert f"saved to runs/{path.name}" in result.stdout
     config = json.loads((path / "config.json").read_text())
     assert (config["method"]["p_up"], config["environment"]["participation"]) == (0.02, 0.5)
 
 
-def test_run_as_json_ends_in_one_object_and_a_finished_run_is_not_repeated(fedtern):
+def test_run_json_is_the_same_for_a_finished_run(fedtern):
     first, second = (fedtern("run", *QUICK, "--json") for _ in range(2))
     found = json.loads(first.stdout.splitlines()[-1])
     assert found["iteration"] == 20
     assert first.stdout == second.stdout
 
 
-def test_a_loss_that_is_no_number_is_null_in_json(fedtern, tmp_path):
+def test_nan_loss_is_null_in_json(fedtern, tmp_path):
     found = json.loads(fedtern("run", *QUICK, "--json").stdout.splitlines()[-1])
     metrics = tmp_path / found["run"] / "metrics.jsonl"
     diverged = [{**json.loads(line), "loss": None} for line in metrics.read_text().splitlines()]
     metrics.write_text("".join(json.dumps(row) + "\n" for row in diverged))
 
     def strict(name: str) -> None:
-        raise AssertionError(f"{name} is no JSON")
+        raise AssertionError(f"{name} is not JSON")
 
     for command in (["run"], ["compare", "stc"]):
         last = fedtern(*command, *QUICK, "--json").stdout.splitlines()[-1]
@@ -71,7 +63,7 @@ def test_a_loss_that_is_no_number_is_null_in_json(fedtern, tmp_path):
         assert (row["runs"][0] if "runs" in row else row)["loss"] is None
 
 
-def test_a_method_may_have_its_own_parameter_beside_that_of_all(fedtern):
+def test_compare_parameter_of_one_method_overrides_the_option(fedtern):
     result = fedtern("compare", "stc", "stc:p_up=0.1", "--p-up", "0.2", *QUICK, "--json")
     labels = [row["method"] for row in json.loads(result.stdout.splitlines()[-1])["runs"]]
     assert labels == ["stc p_up=1/5", "stc p_up=1/10"]
@@ -93,7 +85,7 @@ def test_compare_prints_a_table_and_writes_a_report(fedtern, tmp_path):
     assert len(json.loads(found.stdout.splitlines()[-1])["runs"]) == 2
 
 
-def test_compare_asks_where_the_report_goes_before_it_trains(fedtern, tmp_path):
+def test_compare_refuses_a_directory_as_report_before_training(fedtern, tmp_path):
     (tmp_path / "pages").mkdir()
     refused = fedtern("compare", "stc", *QUICK, "--html", "pages")
     assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
@@ -102,7 +94,7 @@ def test_compare_asks_where_the_report_goes_before_it_trains(fedtern, tmp_path):
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_compare_says_what_it_found_whatever_becomes_of_the_report(fedtern, monkeypatch, as_json):
+def test_compare_prints_results_if_the_report_cannot_be_written(fedtern, monkeypatch, as_json):
     def full(*_arguments):
         raise OSError(28, "No space left on device", "report.html")
 
@@ -117,7 +109,7 @@ def test_compare_says_what_it_found_whatever_becomes_of_the_report(fedtern, monk
         assert "stc p_up=1/400" in result.stdout
 
 
-def test_an_experiment_can_be_a_file(fedtern, tmp_path):
+def test_run_reads_an_experiment_from_a_toml_file(fedtern, tmp_path):
     (tmp_path / "e.toml").write_text(
         'task = "logistic-digits"\niterations = 10\nmethod = {name = "sgd"}\n'
         "environment = {clients = 5, participation = 1.0}\n"
@@ -126,43 +118,54 @@ def test_an_experiment_can_be_a_file(fedtern, tmp_path):
     assert json.loads(result.stdout.splitlines()[-1])["iteration"] == 10
 
 
-def test_a_trained_model_can_be_taken_away(fedtern, tmp_path):
+def test_saved_model_loads_into_torch_with_the_reported_accuracy(fedtern, tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
     run = json.loads(fedtern("run", *QUICK, "--json").stdout.splitlines()[-1])
     task = get_task("logistic-digits")
-    model, (_, test) = task.build(seed=1), task.examples(task.load(None), "cpu")
+    model = task.build(seed=1)
+    _, test = task.examples(task.load(None), "cpu")
     model.load_state_dict(safetensors.load_file(tmp_path / run["run"] / "model.safetensors"))
     loss, accuracy = FlatModel(model).evaluate(test)
     assert (loss, accuracy) == pytest.approx((run["loss"], run["accuracy"]))
 
 
-def test_tasks_methods_and_splits_are_listed(fedtern, tmp_path):
+def test_tasks_lists_every_task_with_its_parameters(fedtern):
     found = {
         row["task"]: row["parameters"]
         for row in json.loads(fedtern("tasks", "--json").stdout)["tasks"]
     }
     assert found["vgg11s-cifar10"] == 865_482
     assert "cnn-kws" in fedtern("tasks").stdout
+
+
+def test_methods_lists_one_line_per_method(fedtern):
     listed = fedtern("methods").stdout.splitlines()
-    assert len(listed) == 1 + len(METHODS)  # one line each
+    assert len(listed) == 1 + len(METHODS)
     stc = next(line for line in listed if line.startswith("stc "))
     assert all(word in stc for word in ("p_up=1/400", "Sattler et al., 2019", "error feedback"))
-    explained = fedtern("methods", "dgc").stdout
-    assert "@inproceedings{lin2018deep" in explained
-    assert "fedtern.core.feedback.MomentumCorrection.rate" in explained
+
+
+def test_methods_describes_one_method_and_its_publication(fedtern):
+    described = fedtern("methods", "dgc").stdout
+    assert "@inproceedings{lin2018deep" in described
+    assert "fedtern.core.feedback.MomentumCorrection.rate" in described
     assert json.loads(fedtern("methods", "qsgd", "--json").stdout)["what is lost"] == "unbiased"
+
+
+def test_split_shows_examples_per_client_and_draws_a_plot(fedtern, tmp_path):
     pytest.importorskip("matplotlib")
     result = fedtern("split", "--clients", "20", "--classes-per-client", "2", "--plot", "s.png")
-    assert "20 clients hold 75 to 75 examples each" in result.stdout
+    assert "examples per client: 75 to 75" in result.stdout
     assert (tmp_path / "s.png").stat().st_size > 5000
-    counts = json.loads(fedtern("split", "--clients", "4", "--split", "iid", "--json").stdout)[
-        "counts"
-    ]
-    assert len(counts) == 4
+
+
+def test_split_json_has_the_counts_of_each_client(fedtern):
+    result = fedtern("split", "--clients", "4", "--split", "iid", "--json")
+    assert len(json.loads(result.stdout)["counts"]) == 4
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "message"),
     [
         (["run", "logistic-digit"], "Unknown task 'logistic-digit'. Did you mean"),
         (["run", "--method", "std"], "Unknown method 'std'. Did you mean 'stc'"),
@@ -182,7 +185,7 @@ def test_tasks_methods_and_splits_are_listed(fedtern, tmp_path):
         (["run", "--method", "stc:p_up=0.1,p-up=0.2"], "p_up occurs twice in 'stc:p_up=0.1,"),
         (
             ["run", "--method", "stc:p_up=0.1", "--p-up", "0.2"],
-            "--p-up 0.2 contradicts --method stc:p_up=0.1: leave one of them out",
+            "--p-up 0.2 contradicts --method stc:p_up=0.1: omit one of them",
         ),
         (["run", "--p-up", "1e-999999999"], "p must be in (0, 1], got 0.0"),
         (["run", "--local-steps", "9" * 23], "stc's local_steps must be below 2**63, got 999"),
@@ -200,7 +203,7 @@ def test_tasks_methods_and_splits_are_listed(fedtern, tmp_path):
         (["run", "--config", "nope.toml"], "nope.toml: No such file"),
         (
             ["run", "mlp-digits", "--config", "e.toml", "--p-up", "1/4", "--gamma", "0.9"],
-            "e.toml says what to train: write task, --gamma, --p-up there, or leave it out",
+            "--config cannot be combined with task, --gamma, --p-up: set them in e.toml, or",
         ),
         (["run", "--out", "/proc/nowhere"], "cannot create /proc/nowhere"),
         (["split", "--plot", "/nowhere/x.png"], "/nowhere/x.png: No such file"),
@@ -219,14 +222,14 @@ def test_tasks_methods_and_splits_are_listed(fedtern, tmp_path):
         ),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_1(fedtern, arguments, sentence):
+def test_bad_input_is_reported_in_one_line_with_exit_code_1(fedtern, arguments, message):
     result = fedtern(*arguments)
     assert result.exit_code == 1
-    assert sentence in result.stderr
+    assert message in result.stderr
     assert result.stderr.count("\n") == 1
 
 
-def test_damaged_runs_and_settings_are_one_sentence(fedtern, tmp_path, monkeypatch):
+def test_damaged_runs_and_bad_settings_are_reported_in_one_line(fedtern, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDTERN_CHECKPOINT_SECONDS", "abc")
     refused = fedtern("run", *QUICK)
     assert "FEDTERN_CHECKPOINT_SECONDS must be a number of seconds" in refused.stderr
@@ -239,7 +242,7 @@ def test_damaged_runs_and_settings_are_one_sentence(fedtern, tmp_path, monkeypat
     assert f"{path.name}/metrics.jsonl is missing or empty" in result.stderr
 
 
-def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
+def test_ctrl_c_stops_after_the_round_and_prints_how_to_continue(tmp_path):
     often = ["--iterations", "100000", "--evaluate-every", "10"]
     command = [sys.executable, "-m", "fedtern", "run", *often]
     process = subprocess.Popen(
@@ -252,8 +255,8 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "ending this round; Ctrl-C again stops at once" in errors
-    assert "stopped; go on with the same command and --resume" in errors
+    assert "stopping after this round; press Ctrl-C again to stop at once" in errors
+    assert "stopped; continue with the same command and --resume" in errors
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert again.returncode == 1
-    assert "has been started before: add --resume to go on" in again.stderr
+    assert "holds an unfinished run: add --resume to continue it" in again.stderr

@@ -1,12 +1,18 @@
 """The command line, and the parts that commands share."""
 
 from fedtern.cli.app import app
-from fedtern.cli.errors import report_errors
-from fedtern.cli.numbers import parse_numbers, rate
-from fedtern.cli.options import AsJson, DataDir, Out
+from fedtern.cli.options import (
+    AsJson,
+    DataDir,
+    Out,
+    checkpoint_seconds,
+    command_line,
+    fraction_option,
+    parse_numbers,
+)
 from fedtern.cli.progress import summary
-from fedtern.cli.signals import checkpoint_seconds, command_line, interruptible
-from fedtern.cli.terminal import console
+from fedtern.cli.signals import interruptible
+from fedtern.cli.terminal import console, report_errors
 
 __all__ = [
     "AsJson",
@@ -16,9 +22,9 @@ __all__ = [
     "checkpoint_seconds",
     "command_line",
     "console",
+    "fraction_option",
     "interruptible",
     "parse_numbers",
-    "rate",
     "report_errors",
     "summary",
 ]

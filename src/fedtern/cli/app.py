@@ -1,4 +1,4 @@
-"""The ``fedtern`` command and its parts."""
+"""The ``fedtern`` command and its subcommands."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import typer
 from fedtern import __version__
 from fedtern.cli.bench import bench
 from fedtern.cli.commands import Commands
-from fedtern.cli.errors import report_errors
 from fedtern.cli.inspect import inspect_command
+from fedtern.cli.terminal import report_errors
 from fedtern.report import write_report
 
 app = Commands()
@@ -51,11 +51,11 @@ app.add_lazy("advise", "fedtern_paper.cli.advise:advise", needs="fedtern_paper",
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Directories of runs.")],
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
+    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Write one page with the tables and plots of one or many runs."""
+    """Write an HTML page with tables and plots of one or more runs."""
     with report_errors():
         written = write_report(runs, out).resolve()
     typer.echo(json.dumps({"report": str(written)}) if as_json else f"report: {written}")

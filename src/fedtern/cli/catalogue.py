@@ -1,4 +1,4 @@
-"""``fedtern tasks``, ``methods`` and ``split``: what there is to choose from."""
+"""``fedtern tasks``, ``methods`` and ``split``: list and show what a federation can train on."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from fedtern.cli import options as o
-from fedtern.cli.errors import report_errors
-from fedtern.cli.terminal import console
+from fedtern.cli.options import AsJson, DataDir, Seed, SplitOptions, Task, with_options
+from fedtern.cli.terminal import console, report_errors
 from fedtern.core.extras import require
 from fedtern.core.methods import METHODS, Link, Recipe
 from fedtern.core.names import look_up
@@ -22,9 +21,12 @@ from fedtern.report.formatting import format_fraction
 from fedtern.training.flat import FlatModel
 from fedtern.training.tasks import TASKS, get_task
 
+_LOSS = "what is lost"  # a key of the JSON output
+_HEADERS = {_LOSS: "compression error"}  # headers of the table that differ from the JSON key
 
-def tasks(as_json: o.AsJson = False) -> None:
-    """List what can be learned."""
+
+def tasks(as_json: AsJson = False) -> None:
+    """List the built-in tasks."""
     rows = [
         {
             "task": task.name,
@@ -36,48 +38,48 @@ def tasks(as_json: o.AsJson = False) -> None:
         }
         for task in TASKS.values()
     ]
-    _print("tasks", rows, as_json)
+    _print_rows("tasks", rows, as_json)
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="One of them, to read more about.")] = None,
-    as_json: o.AsJson = False,
+    name: Annotated[str | None, typer.Argument(help="Method to describe.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """List what can be sent, or say where one method comes from."""
+    """List methods, or describe one and its publication."""
     if name is not None:
         with report_errors():
-            _explain(look_up(name, METHODS, "method"), as_json)
+            _describe(look_up(name, METHODS, "method"), as_json)
         return
     rows = [_row(recipe) for recipe in METHODS.values()]
-    _print("methods", rows, as_json)
+    _print_rows("methods", rows, as_json)
 
 
 def _row(recipe: Recipe[Any]) -> dict[str, object]:
     method = recipe()
     return {
         "method": recipe.name,
-        "parameters": ", ".join(f"{n}={_readable(v)}" for n, v in recipe.defaults.items()),
+        "parameters": ", ".join(f"{n}={_format_value(v)}" for n, v in recipe.defaults.items()),
         "paper": recipe.publication.cite,
         "up": _traffic(method.up, method.local_steps),
         "down": _traffic(method.down, method.local_steps),
-        "what is lost": "nothing" if method.up.loss == "none" else method.up.loss,
+        _LOSS: "nothing" if method.up.loss == "none" else method.up.loss,
     }
 
 
 def _traffic(link: Link, local_steps: int) -> str:
-    """Whether a direction is compressed, each update or by their number."""
+    """Return how a direction saves traffic: by compression, by fewer messages or not at all."""
     if link.loss != "none":
         return "compressed"
     return "delayed" if local_steps > 1 else "exact"
 
 
-def _readable(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, float):
         return format_fraction(value) if value < 1 / 2 else f"{value:g}"
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def _explain(recipe: Recipe[Any], as_json: bool) -> None:
+def _describe(recipe: Recipe[Any], as_json: bool) -> None:
     paper = recipe.publication
     if as_json:
         more = {"bibtex": paper.bibtex, "equations": dict(paper.equations), "notes": paper.notes}
@@ -85,55 +87,59 @@ def _explain(recipe: Recipe[Any], as_json: bool) -> None:
         return
     typer.echo(f"{recipe.name}: {recipe.__doc__ and inspect.cleandoc(recipe.__doc__)}\n")
     row = _row(recipe)
-    for key in ("parameters", "up", "down", "what is lost"):
-        typer.echo(f"{key + ':':14}{row[key] or 'none'}")
+    for key in ("parameters", "up", "down", _LOSS):
+        typer.echo(f"{_HEADERS.get(key, key) + ':':19}{row[key] or 'none'}")
     typer.echo(f"\n{paper.bibtex or paper.cite}\n")
     for equation, function in paper.equations.items():
         typer.echo(f"{equation:40} {function}")
+    if paper.notes:
+        typer.echo("\nDifferences from the publication:")
     for note in paper.notes:
-        typer.echo(f"\nUnlike the publication: {note}" if note == paper.notes[0] else note)
+        typer.echo(note)
 
 
-def _print(what: str, rows: Sequence[Mapping[str, object]], as_json: bool) -> None:
+def _print_rows(key: str, rows: Sequence[Mapping[str, object]], as_json: bool) -> None:
+    """Print rows as a table, or as a JSON object with one key."""
     if as_json:
-        typer.echo(json.dumps({what: rows}))
+        typer.echo(json.dumps({key: rows}))
         return
-    table = Table(*rows[0], box=None, pad_edge=False)
+    table = Table(*(_HEADERS.get(name, name) for name in rows[0]), box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(f"{v:,}" if isinstance(v, int) else str(v) for v in row.values()))
     console(160).print(table)
 
 
-@o.takes(o.Splitting)
+@with_options(SplitOptions)
 def split(
-    options: o.Splitting,
-    task: o.Task = "logistic-digits",
-    seed: o.Seed = 0,
-    data_dir: o.DataDir = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw it into this PNG or SVG file.")] = None,
-    as_json: o.AsJson = False,
+    options: SplitOptions,
+    task: Task = "logistic-digits",
+    seed: Seed = 0,
+    data_dir: DataDir = None,
+    plot: Annotated[Path | None, typer.Option(help="PNG or SVG file to draw the split to.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Show who would hold which data."""
+    """Show how the data is split among clients."""
     with report_errors():
         environment = options.environment(participation=1.0)
         dataset = get_task(task).load(data_dir)
         dealt = environment.split_dataset(dataset, seed)
         counts = dealt.counts(dataset.train_labels, dataset.num_classes)
         if plot is not None:
-            _draw(counts, plot)
+            _plot(counts, plot)
     held = (counts > 0).sum(axis=1)
     if as_json:
         typer.echo(json.dumps({"counts": counts.tolist(), "sizes": dealt.sizes}))
         return
     sizes = np.array(dealt.sizes)
-    typer.echo(f"{len(dealt)} clients hold {sizes.min():,} to {sizes.max():,} examples each,")
-    typer.echo(f"of {held.min()} to {held.max()} classes (on average {held.mean():.2f})")
+    typer.echo(f"clients:             {len(dealt):,}")
+    typer.echo(f"examples per client: {sizes.min():,} to {sizes.max():,}")
+    typer.echo(f"classes per client:  {held.min()} to {held.max()} (mean {held.mean():.2f})")
     if plot is not None:
-        typer.echo(f"drawn in {plot}")
+        typer.echo(f"plot: {plot}")
 
 
-def _draw(counts: np.typing.NDArray[np.int64], path: Path) -> None:
-    plt = require("matplotlib.pyplot", "report", "drawing a split")
+def _plot(counts: np.typing.NDArray[np.int64], path: Path) -> None:
+    plt = require("matplotlib.pyplot", "report", "--plot")
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
     left = np.zeros(len(counts))
     for label, column in enumerate(counts.T):

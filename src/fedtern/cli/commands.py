@@ -12,7 +12,7 @@ from typer import Typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType as Function
 
-from fedtern.cli.errors import report_errors
+from fedtern.cli.terminal import report_errors
 from fedtern.core.errors import MissingExtraError
 from fedtern.core.extras import require
 
@@ -49,21 +49,33 @@ class Commands(Typer):
                 require(needs, extra, f"fedtern {name}")
 
         not_installed.__doc__ = f"Not installed: pip install 'fedtern[{extra}]'."
-        anything = {"ignore_unknown_options": True, "allow_extra_args": True}
-        self.command(name, context_settings=anything)(not_installed)
+        any_arguments = {"ignore_unknown_options": True, "allow_extra_args": True}
+        self.command(name, context_settings=any_arguments)(not_installed)
         self._lazy[name] = _Target(target, needs, extra)
 
 
 @dataclass(frozen=True)
 class _Target:
-    """Where a command is, and what it needs."""
+    """A command that is imported on first use.
+
+    Attributes:
+        path: ``module:attribute`` of the command.
+        needs: The module that must be importable.
+        extra: The extra of this package that installs it.
+
+    """
 
     path: str
     needs: str
     extra: str
 
     def load(self, name: str) -> Any:
-        """Import the command; raise MissingExtraError if it cannot run here."""
+        """Import the command.
+
+        Raises:
+            MissingExtraError: A module that it needs is not installed.
+
+        """
         require(self.needs, self.extra, f"fedtern {name}")
         module, _, attribute = self.path.partition(":")
         found = getattr(import_module(module), attribute)
@@ -86,16 +98,16 @@ class _Group(TyperGroup):
         return _plain(super().get_help(ctx))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command by its name; import it if this has not been done yet."""
+        """Return a command by its name; import it first if it was added with ``add_lazy``."""
         if (target := self.lazy.get(cmd_name)) is not None:
             try:
                 return target.load(cmd_name)
             except MissingExtraError:
-                pass  # the command in its place says what is missing
+                pass  # the placeholder that add_lazy added names the missing extra
         return super().get_command(ctx, cmd_name)
 
 
 def _plain(text: str) -> str:
-    # Some versions of typer (0.20 among them, which Flower asks for) put a backslash before every
-    # default wherever rich is installed, also where help is plain text.
+    # Some versions of typer, among them 0.20, which Flower requires, escape the bracket before each
+    # default for rich, even if help is plain text.
     return text.replace("\\[", "[")

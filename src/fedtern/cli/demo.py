@@ -1,4 +1,4 @@
-"""``fedtern demo mqtt``: a broker, a server and five clients, on this machine."""
+"""``fedtern demo mqtt``: a broker, a server and clients on this machine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import typer
 from rich.table import Table
 
 from fedtern.cli.commands import Commands
-from fedtern.cli.errors import report_errors
-from fedtern.cli.mqtt import run_to_the_end, set_up_log
-from fedtern.cli.signals import command_line
-from fedtern.cli.terminal import console
+from fedtern.cli.mqtt import set_up_logging
+from fedtern.cli.options import command_line
+from fedtern.cli.signals import run_until_signal
+from fedtern.cli.terminal import console, report_errors
 from fedtern.core.errors import FedternError
 from fedtern.data.environment import Environment
 from fedtern.report import write_report
@@ -29,21 +29,27 @@ from fedtern.transports.mqtt.experiment_server import ExperimentServer, describe
 from fedtern.transports.mqtt.local_broker import mosquitto
 
 app = Commands()
-NAME, TASK = "demo", "logistic-digits"
+FEDERATION = "demo"
+TASK = "logistic-digits"
 
 
 @app.callback()
 def _demo() -> None:
-    """See it work."""
+    """Run a demonstration."""
 
 
 @app.command("mqtt")
 def over_mqtt(
-    clients: Annotated[int, typer.Option(min=2, help="How many processes take part.")] = 5,
-    rounds: Annotated[int, typer.Option(min=1, help="How many rounds they play.")] = 300,
-    out: Annotated[Path, typer.Option(help="Where the run and the report go.")] = Path("demo-mqtt"),
+    clients: Annotated[int, typer.Option(min=2, help="Number of clients, each a process.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 300,
+    out: Annotated[Path, typer.Option(help="Directory for the run and the report.")] = Path(
+        "demo-mqtt"
+    ),
 ) -> None:
-    """Start a broker, a server and clients on this machine, and watch them learn."""
+    """Train over a local MQTT broker, and write a report.
+
+    Starts a broker, a server and clients as processes on this machine.
+    """
     environment = Environment(clients=clients, participation=0.6, classes_per_client=2)
     method = "stc:p_up=1/20,p_down=1/20"
     with report_errors(), mosquitto() as port:
@@ -51,30 +57,35 @@ def over_mqtt(
             TASK, method, environment, iterations=rounds, evaluate_every=max(rounds // 15, 1)
         )
         if (out / "run").exists():
-            raise FedternError(
-                f"{out / 'run'} is there already: remove it, or choose another --out"
-            )
-        set_up_log(verbose=False)
-        run_to_the_end(_play(experiment, port, out))
+            raise FedternError(f"{out / 'run'} already exists: remove it, or choose another --out")
+        set_up_logging(verbose=False)
+        run_until_signal(_train(experiment, port, out))
         written = write_report([out / "run"], out / "report.html").resolve()
     typer.echo(f"report: {written}")
 
 
-async def _play(experiment: Experiment, port: int, out: Path) -> None:
-    dataset, present = get_task(experiment.task).load(), experiment.environment.clients
-    async with counting(port) as wire:
-        screen = _Screen(wire, present)
+async def _train(experiment: Experiment, port: int, out: Path) -> None:
+    """Train over a broker on ``port`` and print evaluations and traffic."""
+    dataset = get_task(experiment.task).load()
+    clients = experiment.environment.clients
+    async with counting(port) as counter:
+        screen = _Screen(counter)
         host = ExperimentServer(
-            experiment, dataset, NAME, out / "run", command=command_line(), progress=screen.show
+            experiment,
+            dataset,
+            FEDERATION,
+            out / "run",
+            command=command_line(),
+            progress=screen.show,
         )
         cohorts = Sample(size=experiment.environment.cohort_size, seed=experiment.seed)
-        plan = RoundPolicy(cohorts, deadline=10.0, least=present, rounds=host.rounds)
-        with _processes(wire.port, present) as running, screen.console.status("learning"):
+        policy = RoundPolicy(cohorts, deadline=10.0, least=clients, rounds=host.rounds)
+        with _clients(counter.port, clients) as running, screen.console.status("training"):
             serving = asyncio.ensure_future(
                 serve(
                     host.server,
                     Broker("127.0.0.1", port),
-                    plan,
+                    policy,
                     stats=host.stats,
                     about=describe(experiment),
                     on_round=host.moved,
@@ -82,19 +93,19 @@ async def _play(experiment: Experiment, port: int, out: Path) -> None:
             )
             try:
                 while not (await asyncio.wait({serving}, timeout=0.5))[0]:
-                    _check(running)
+                    _check_running(running)
             finally:
                 serving.cancel()
             await serving
-        await asyncio.sleep(0.1)  # for the last farewells to be counted
+        await asyncio.sleep(0.1)  # so that the last messages are counted
         host.close()
-        screen.console.print(_table(host, wire))
+        screen.console.print(_table(host, counter))
 
 
 @contextmanager
-def _processes(port: int, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Clients that end with the demonstration, however it ends."""
-    join = [sys.executable, "-m", "fedtern", "join", "--federation", NAME]
+def _clients(port: int, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start clients as processes, and end them with the context."""
+    join = [sys.executable, "-m", "fedtern", "join", "--federation", FEDERATION]
     running: list[subprocess.Popen[bytes]] = []
     try:
         for i in range(count):
@@ -109,47 +120,49 @@ def _processes(port: int, count: int) -> Iterator[list[subprocess.Popen[bytes]]]
             process.wait()
 
 
-def _check(running: list[subprocess.Popen[bytes]]) -> None:
-    """Nobody waits for a client that could not start."""
+def _check_running(running: list[subprocess.Popen[bytes]]) -> None:
+    """Raise if a client has failed: the server would wait for it forever."""
     for i, process in enumerate(running):
         if process.poll():
             raise FedternError(
-                f"client {i} ended with exit code {process.returncode}: see what"
-                f" `fedtern join --client {i} --federation {NAME}` says"
+                f"client {i} ended with exit code {process.returncode}: run"
+                f" `fedtern join --client {i} --federation {FEDERATION}` to see its error"
             )
 
 
 class _Screen:
-    """A line for each evaluation: live on a terminal, plain in a file."""
+    """Prints one line per evaluation, below a header."""
 
-    def __init__(self, wire: ByteCounter, clients: int) -> None:
-        self.wire, self.clients = wire, clients
+    def __init__(self, counter: ByteCounter) -> None:
+        self.counter = counter
         self.console = console(120)
-        self._headed = False
+        self._has_header = False
 
-    def show(self, found: Evaluation, coordinator: Coordinator) -> None:
-        """Where things stand."""
-        if not self._headed:
+    def show(self, evaluation: Evaluation, coordinator: Coordinator) -> None:
+        """Print an evaluation."""
+        if not self._has_header:
             self.console.print("present  cohort   round  accuracy     wire up   wire down")
-            self._headed = True
+            self._has_header = True
         stats = coordinator.stats
         self.console.print(
-            f"{stats.present:>7}  {stats.cohort:>6}  {found.round:>6}  {found.accuracy:>8.2%}"
-            f"  {self.wire.up / 1e3:>7.1f} kB  {self.wire.down / 1e3:>7.1f} kB"
+            f"{stats.present:>7}  {stats.cohort:>6}  {evaluation.round:>6}"
+            f"  {evaluation.accuracy:>8.2%}"
+            f"  {self.counter.up / 1e3:>7.1f} kB  {self.counter.down / 1e3:>7.1f} kB"
         )
 
 
-def _table(host: ExperimentServer, wire: ByteCounter) -> Table:
-    """What was sent, as payloads and as the sockets saw it, beside uncompressed training."""
-    stats, size = host.stats, host.terms.layout.size
+def _table(host: ExperimentServer, counter: ByteCounter) -> Table:
+    """Return a table of the traffic: payloads, bytes on the sockets, and uncompressed training."""
+    stats = host.stats
+    size = host.terms.layout.size
     uploads = stats.counted + stats.refused["late"]
     clients = host.experiment.environment.clients
     rows = {
-        "uploads": (uploads, stats.up_bytes, wire.up),
-        "broadcasts heard": (
+        "uploads": (uploads, stats.up_bytes, counter.up),
+        "broadcasts received": (
             stats.rounds * clients,
             stats.announced_bytes * clients + stats.catch_up_bytes,
-            wire.down,
+            counter.down,
         ),
     }
     table = Table(
@@ -157,8 +170,8 @@ def _table(host: ExperimentServer, wire: ByteCounter) -> Table:
         "messages",
         "payload",
         "on the wire",
-        "wire each",
-        "dense each",
+        "per message",
+        "uncompressed",
         box=None,
         pad_edge=False,
     )

@@ -1,4 +1,4 @@
-"""``fedtern inspect``."""
+"""``fedtern inspect``: show the contents of a message."""
 
 from __future__ import annotations
 
@@ -18,17 +18,22 @@ from fedtern.core.layout import Layout
 
 
 def inspect_command(
-    file: Annotated[Path, typer.Argument(help="A message: what compress() or a peer wrote.")],
+    file: Annotated[
+        Path, typer.Argument(help="File with a message, or with the output of compress().")
+    ],
     size: Annotated[
         str | None,
         typer.Option(
             metavar="N[,N...]",
-            help="Parameters of the model (of each tensor), which most messages do not tell.",
+            help="Parameters of the model, or of each tensor; most messages do not contain them.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what a message is, its parts in bytes, and how close it is to the entropy bound."""
+    """Show the parts of a message and their sizes.
+
+    With the number of parameters, also compares the size with the entropy bound.
+    """
     try:
         found = inspect(file.read_bytes(), None if size is None else _layout(size))
     except (FedternError, OSError) as error:
@@ -46,7 +51,9 @@ def _layout(sizes: str) -> Layout:
     if not all(part.isdecimal() for part in parts):
         raise typer.BadParameter(f"expected numbers like 7840,10, got {sizes}", param_hint="--size")
     if sum(map(int, parts)) >= 1 << 63:
-        raise typer.BadParameter(f"no model has {sizes} parameters", param_hint="--size")
+        raise typer.BadParameter(
+            f"{sizes} parameters are too many; the sum must be below 2**63", param_hint="--size"
+        )
     return Layout(tuple(map(str, range(len(parts)))), tuple((int(part),) for part in parts))
 
 
@@ -61,7 +68,9 @@ def _print(found: Inspection, console: Console) -> None:
         table.add_row(name, f"{nbytes:,}", f"{nbytes / found.nbytes:.1%}")
     console.print(table)
     if found.size is None:
-        console.print("Give the model's parameters with --size to see the density and the bound.")
+        console.print(
+            "Pass the number of parameters with --size to see the density and the entropy bound."
+        )
         return
     smaller = f", {found.ratio:,.0f} times smaller than float32" if found.ratio else ""
     console.print(f"{found.size:,} parameters{smaller}")
@@ -70,6 +79,6 @@ def _print(found: Inspection, console: Console) -> None:
     if found.bits_per_nonzero and found.entropy_bound:
         more = found.bits_per_nonzero / found.entropy_bound - 1
         console.print(
-            f"{found.bits_per_nonzero:.3f} bits a non-zero, framing included; entropy bound"
+            f"{found.bits_per_nonzero:.3f} bits per non-zero, including framing; entropy bound"
             f" {found.entropy_bound:.3f} ({more:+.1%})"
         )

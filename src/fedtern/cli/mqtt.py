@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-import signal
-from collections.abc import Coroutine
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
 
-from fedtern.cli import options as o
-from fedtern.cli.errors import report_errors
+from fedtern.cli.options import (
+    DataDir,
+    TaskOption,
+    TrainingOptions,
+    command_line,
+    with_options,
+)
 from fedtern.cli.progress import summary
-from fedtern.cli.signals import command_line
+from fedtern.cli.signals import run_until_signal
+from fedtern.cli.terminal import report_errors
 from fedtern.federation.round_policy import Cohorts, Everybody
 from fedtern.runs import Evaluation, Experiment
 from fedtern.store import Store
@@ -39,108 +42,120 @@ from fedtern.transports.mqtt.experiment_server import ExperimentServer, describe
 from fedtern.transports.mqtt.metrics import exported
 from fedtern.transports.mqtt.topics import Topics
 
-_PASSWORD = "FEDTERN_MQTT_PASSWORD"  # the environment variable
+_PASSWORD = "FEDTERN_MQTT_PASSWORD"  # an environment variable
 
-Url = Annotated[str, typer.Option("--broker", help="Like mqtt://host:1883 or mqtts://me@host.")]
-Name = Annotated[str, typer.Option(help="The federation's name.")]
-Ca = Annotated[Path | None, typer.Option(help="Certificates to trust. [default: the system's]")]
-Cert = Annotated[Path | None, typer.Option(help="Our certificate, if the broker asks for one.")]
-Key = Annotated[Path | None, typer.Option(help="Its private key, if that is another file.")]
-Keep = Annotated[
-    Path | None, typer.Option("--store", help="Directory to go on from after a restart.")
+BrokerUrl = Annotated[
+    str,
+    typer.Option("--broker", help="Broker, for example mqtt://host:1883 or mqtts://user@host."),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="A line for each round.")]
+FederationName = Annotated[str, typer.Option(help="Name of the federation.")]
+Ca = Annotated[
+    Path | None,
+    typer.Option(help="CA certificates to trust.", show_default="those of the system"),
+]
+Cert = Annotated[Path | None, typer.Option(help="Client certificate, if the broker requires one.")]
+Key = Annotated[
+    Path | None,
+    typer.Option(help="Private key of the certificate.", show_default="in the file of --cert"),
+]
+StoreDirectory = Annotated[
+    Path | None, typer.Option("--store", help="Directory for state that survives a restart.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every round.")]
 
 
-def _broker(url: str, ca: Path | None, cert: Path | None, key: Path | None) -> Broker:
+def _parse_broker(url: str, ca: Path | None, cert: Path | None, key: Path | None) -> Broker:
     password = os.environ.get(_PASSWORD)
-    place = Broker.parse(url, password=password, ca=ca, certificate=cert, key=key)
+    broker = Broker.parse(url, password=password, ca=ca, certificate=cert, key=key)
     if Broker.parse(url).password is not None:
         raise ValueError(
-            "a password in --broker can be read by whoever lists processes, and is kept with what"
-            f" was typed: put it into the environment variable {_PASSWORD} instead"
+            "--broker must not contain a password: other users can see it in the list of processes,"
+            f" and it is saved with the run. Set the environment variable {_PASSWORD} instead."
         )
-    return place
+    return broker
 
 
-def set_up_log(verbose: bool) -> None:
-    """Log lines with their time, on the standard error output."""
+def set_up_logging(verbose: bool) -> None:
+    """Log to standard error, with times.
+
+    Args:
+        verbose: Whether to log every round.
+
+    """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("fedtern.mqtt").setLevel(logging.DEBUG if verbose else logging.INFO)
-    logging.getLogger("fedtern.mqtt.paho").setLevel(logging.CRITICAL)  # we say it ourselves
+    # fedtern.mqtt logs the same events in its own words.
+    logging.getLogger("fedtern.mqtt.paho").setLevel(logging.CRITICAL)
 
 
-def run_to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Run until it is done; Ctrl-C and SIGTERM end it in good order."""
-
-    async def interruptible() -> None:
-        task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, task.cancel)
-        await task
-
-    try:
-        asyncio.run(interruptible())
-    except asyncio.CancelledError:
-        typer.echo("stopped", err=True)
-        raise typer.Exit(130) from None
-
-
-@o.takes(o.Training)
+@with_options(TrainingOptions)
 def serve_command(
-    options: o.Training,
-    broker: Url = "mqtt://localhost",
-    federation: Name = "fedtern",
-    task: Annotated[str, typer.Option(help="What to learn.")] = "logistic-digits",
-    method: Annotated[str, typer.Option(help="What to send, like stc:p_up=1/100.")] = "stc",
-    store: Keep = None,
-    deadline: Annotated[float, typer.Option(help="Seconds in which to upload.")] = 60.0,
-    quorum: Annotated[int, typer.Option(help="Uploads without which a round is void.")] = 1,
+    options: TrainingOptions,
+    broker: BrokerUrl = "mqtt://localhost",
+    federation: FederationName = "fedtern",
+    task: TaskOption = "logistic-digits",
+    method: Annotated[
+        str, typer.Option(help="Method, for example stc:p_up=1/100; see `fedtern methods`.")
+    ] = "stc",
+    store: StoreDirectory = None,
+    deadline: Annotated[float, typer.Option(help="Seconds until a round ends.")] = 60.0,
+    quorum: Annotated[int, typer.Option(help="Uploads that a round needs to count.")] = 1,
     least: Annotated[
-        int | None, typer.Option(help="Clients to wait for before a round. [default: the quorum]")
+        int | None,
+        typer.Option(
+            help="Clients that must be present before a round starts.", show_default="the quorum"
+        ),
     ] = None,
     exact: Annotated[
-        bool, typer.Option(help="Call whom `fedtern run` would, and wait for all of them.")
+        bool,
+        typer.Option(
+            help="Select the same cohorts as `fedtern run`, and wait for all of their uploads."
+        ),
     ] = False,
-    rate: Annotated[float, typer.Option(help="Messages a second from each client.")] = 2.0,
-    max_packet: Annotated[int, typer.Option(help="Longest message, in bytes.")] = 1 << 20,
+    rate: Annotated[
+        float, typer.Option(help="Messages per second that are accepted from each client.")
+    ] = 2.0,
+    max_packet: Annotated[int, typer.Option(help="Largest MQTT packet in bytes.")] = 1 << 20,
     metrics_port: Annotated[
-        int | None, typer.Option(help="Show counters for Prometheus on this port.")
+        int | None, typer.Option(help="Port of a metrics server for Prometheus.")
     ] = None,
-    metrics_address: Annotated[str, typer.Option(help="And at this address.")] = "127.0.0.1",
+    metrics_address: Annotated[
+        str, typer.Option(help="Address to bind the metrics server to.")
+    ] = "127.0.0.1",
     ca: Ca = None,
     cert: Cert = None,
     key: Key = None,
     verbose: Verbose = False,
 ) -> None:
-    """Run a federation on a broker; clients take part with `fedtern join`.
+    """Serve a federation over an MQTT broker.
 
-    The password, if there is one, is in FEDTERN_MQTT_PASSWORD.
+    Clients join it with `fedtern join`. If the broker needs a password, set the environment
+    variable FEDTERN_MQTT_PASSWORD.
     """
     with report_errors(), ExitStack() as stack:
         experiment = options.experiment(task, method, strict=True)
-        place = _broker(broker, ca, cert, key)
-        Topics(federation)  # or its name cannot be used
-        plan = _plan(experiment, None if exact else deadline, quorum, least)
-        set_up_log(verbose)
+        address = _parse_broker(broker, ca, cert, key)
+        Topics(federation)  # raises if the name cannot be part of a topic
+        policy = _round_policy(experiment, None if exact else deadline, quorum, least)
+        set_up_logging(verbose)
         torch.set_num_threads(options.threads)
-        kept = None if store is None else stack.enter_context(Store(store))
+        opened = None if store is None else stack.enter_context(Store(store))
         host = ExperimentServer(
             experiment,
             get_task(experiment.task).load(options.data_dir),
             federation,
             options.out / f"{experiment.digest}-mqtt",
-            store=kept,
+            store=opened,
             command=command_line(),
-            progress=_say,
+            progress=_log_evaluation,
         )
         stack.callback(host.close)
         stack.enter_context(exported(host.stats, federation, metrics_port, metrics_address))
-        run_to_the_end(
+        run_until_signal(
             serve(
                 host.server,
-                place,
-                replace(plan, rounds=host.rounds),
+                address,
+                replace(policy, rounds=host.rounds),
                 limits=Limits(rate=rate, packet_bytes=max_packet),
                 stats=host.stats,
                 about=describe(experiment),
@@ -148,72 +163,94 @@ def serve_command(
             )
         )
         host.conclude()
-    typer.echo(f"kept in {host.run.path}; see it with: fedtern report {host.run.path}")
+    typer.echo(f"saved to {host.run.path}; view it with: fedtern report {host.run.path}")
 
 
-def _plan(
+def _round_policy(
     experiment: Experiment, deadline: float | None, quorum: int, least: int | None
 ) -> RoundPolicy:
-    """When rounds begin and end; without a deadline as they would in ``fedtern run``."""
+    """Return the policy that starts and ends rounds.
+
+    Args:
+        experiment: The experiment.
+        deadline: Seconds until a round ends; None to select the cohorts of ``fedtern run`` and wait
+            for all of their uploads.
+        quorum: Uploads that a round needs to count.
+        least: Clients that must be present before a round starts.
+
+    Raises:
+        ValueError: The federation has fewer clients than the policy needs.
+
+    """
     environment = experiment.environment
     cohorts: Cohorts = Everybody()
     if deadline is None:
         cohorts = Scheduled(environment, experiment.seed)
     elif environment.participation < 1:
         cohorts = Sample(share=environment.participation, seed=experiment.seed)
-    plan = RoundPolicy(cohorts, deadline=deadline, quorum=quorum, least=least)
-    # A share of those present may be any number; there are only so many who can be.
+    policy = RoundPolicy(cohorts, deadline=deadline, quorum=quorum, least=least)
+    # RoundPolicy cannot check this: it does not know how many clients the federation has.
     if quorum > environment.cohort_size:
         raise ValueError(
-            f"quorum must be at most {environment.cohort_size}, which is how many of"
-            f" {environment.clients} clients are called at a participation of"
-            f" {environment.participation:g}, got {quorum}"
+            f"quorum must be at most {environment.cohort_size}, the size of a cohort of"
+            f" {environment.clients} clients at participation {environment.participation:g}, got"
+            f" {quorum}"
         )
-    if plan.needed > environment.clients:
+    if policy.needed > environment.clients:
         raise ValueError(
-            f"least must be at most {environment.clients}, which is how many clients there are,"
-            f" got {plan.needed}"
+            f"least must be at most {environment.clients}, the number of clients, got"
+            f" {policy.needed}"
         )
-    return plan
+    return policy
 
 
-def _say(found: Evaluation, coordinator: Coordinator) -> None:
-    present, called = coordinator.stats.present, coordinator.stats.cohort
+def _log_evaluation(evaluation: Evaluation, coordinator: Coordinator) -> None:
     logging.getLogger("fedtern.mqtt").info(
-        "round %s: %s present, %s called  %s", found.round, present, called, summary(found)
+        "round %s: %s present, %s called  %s",
+        evaluation.round,
+        coordinator.stats.present,
+        coordinator.stats.cohort,
+        summary(evaluation),
     )
 
 
 def join_command(
-    client: Annotated[int, typer.Option(help="Which client this is, from 0.")],
-    broker: Url = "mqtt://localhost",
-    federation: Name = "fedtern",
-    data_dir: o.DataDir = None,
-    store: Keep = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
+    client: Annotated[int, typer.Option(help="Number of this client, from 0.")],
+    broker: BrokerUrl = "mqtt://localhost",
+    federation: FederationName = "fedtern",
+    data_dir: DataDir = None,
+    store: StoreDirectory = None,
+    device: Annotated[str, typer.Option(help="Device of torch: cpu, cuda, cuda:1, ...")] = "cpu",
     ca: Ca = None,
     cert: Cert = None,
     key: Key = None,
     verbose: Verbose = False,
 ) -> None:
-    """Take part in a federation that `fedtern serve` runs, with this client's share of the data.
+    """Join a federation as one of its clients.
 
-    What is learned, and how, the server says. The password, if there is one, is in
-    FEDTERN_MQTT_PASSWORD.
+    The server (`fedtern serve`) chooses the task, the method and the data of each client. If the
+    broker needs a password, set the environment variable FEDTERN_MQTT_PASSWORD.
     """
     with report_errors(), ExitStack() as stack:
-        place = _broker(broker, ca, cert, key)
-        Topics(federation)  # or its name cannot be used
-        set_up_log(verbose)
-        torch.set_num_threads(1)  # or its bits would be others than the local engine's
-        kept = None if store is None else stack.enter_context(Store(store))
+        address = _parse_broker(broker, ca, cert, key)
+        Topics(federation)  # raises if the name cannot be part of a topic
+        set_up_logging(verbose)
+        # As in the local engine: sums by several threads differ in their last bits.
+        torch.set_num_threads(1)
+        opened = None if store is None else stack.enter_context(Store(store))
 
         async def take_part() -> None:
-            experiment = understand(await about(place, federation, client))
+            experiment = understand(await about(address, federation, client))
             dataset = get_task(experiment.task).load(data_dir)
-            one = ExperimentClient(
-                experiment, dataset, client, federation, store=kept, device=device
+            trainer = ExperimentClient(
+                experiment, dataset, client, federation, store=opened, device=device
             )
-            await join(one.client, one.train, place, examples=one.examples, on_upload=one.uploaded)
+            await join(
+                trainer.client,
+                trainer.train,
+                address,
+                examples=trainer.examples,
+                on_upload=trainer.uploaded,
+            )
 
-        run_to_the_end(take_part())
+        run_until_signal(take_part())

@@ -1,4 +1,4 @@
-"""What a person sees while a federation trains."""
+"""Progress and results of a run in words."""
 
 from __future__ import annotations
 
@@ -15,47 +15,58 @@ from fedtern.runs import Evaluation
 if TYPE_CHECKING:  # it needs torch
     from fedtern.transports.local.federation import Federation
 
-
-def against_dense(found: Evaluation) -> tuple[str, str]:
-    """What was sent up and down, as a share of what uncompressed training sends."""
-
-    def share(nbytes: float) -> str:
-        return f"1/{found.dense_bytes / nbytes:,.0f}" if nbytes else "nothing"
-
-    return share(found.up_bytes_mean), share(found.down_bytes_mean)
+_SECONDS_BETWEEN_LINES = 2.0
 
 
-def pace(found: Evaluation) -> str:
-    """How fast rounds went, evaluations not counted."""
-    seconds = sum(found.seconds.values()) - found.seconds["evaluate"]
-    return f"{found.round / seconds:.1f} rounds/s" if seconds else "no time at all"
+def against_dense(evaluation: Evaluation) -> tuple[str, str]:
+    """Return the bytes up and down as fractions of those of uncompressed training."""
+
+    def fraction(nbytes: float) -> str:
+        return f"1/{evaluation.dense_bytes / nbytes:,.0f}" if nbytes else "none"
+
+    return fraction(evaluation.up_bytes_mean), fraction(evaluation.down_bytes_mean)
 
 
-def summary(found: Evaluation) -> str:
-    """Where things stand, in a line."""
-    up, down = against_dense(found)
+def speed(evaluation: Evaluation) -> str:
+    """Return the rounds per second, without the time for evaluations."""
+    seconds = sum(evaluation.seconds.values()) - evaluation.seconds["evaluate"]
+    return f"{evaluation.round / seconds:.1f} rounds/s" if seconds else "n/a"
+
+
+def summary(evaluation: Evaluation) -> str:
+    """Return accuracy, loss and traffic in one line."""
+    up, down = against_dense(evaluation)
     return (
-        f"accuracy {found.accuracy:.2%}  loss {found.loss:.4f}"
-        f"  up {found.up_bytes_mean / 1e6:.3f} MB ({up})"
-        f"  down {found.down_bytes_mean / 1e6:.3f} MB ({down})"
+        f"accuracy {evaluation.accuracy:.2%}  loss {evaluation.loss:.4f}"
+        f"  up {evaluation.up_bytes_mean / 1e6:.3f} MB ({up})"
+        f"  down {evaluation.down_bytes_mean / 1e6:.3f} MB ({down})"
     )
 
 
-def short(found: Evaluation) -> str:
-    """Where things stand, in few enough letters for a bar."""
-    up, down = against_dense(found)
+def short_summary(evaluation: Evaluation) -> str:
+    """Return accuracy and traffic in a line that fits next to a progress bar."""
+    up, down = against_dense(evaluation)
     return (
-        f"{found.accuracy:.1%}  up {found.up_bytes_mean / 1e6:.3g} MB {up}"
-        f"  down {found.down_bytes_mean / 1e6:.3g} MB {down}"
+        f"{evaluation.accuracy:.1%}  up {evaluation.up_bytes_mean / 1e6:.3g} MB {up}"
+        f"  down {evaluation.down_bytes_mean / 1e6:.3g} MB {down}"
     )
 
 
-class Watch:
-    """A live bar on a terminal, plain lines elsewhere (at most one every two seconds)."""
+class RunProgress:
+    """Shows the progress of a run: a live bar on a terminal, plain lines elsewhere.
+
+    Args:
+        label: Name of the run.
+        total: Local iterations of the run.
+        quiet: Show nothing.
+
+    """
 
     def __init__(self, label: str, total: int, quiet: bool = False) -> None:
-        self.label, self.total, self.quiet = label, total, quiet
-        self._said = 0.0
+        self.label = label
+        self.total = total
+        self.quiet = quiet
+        self._last_line = 0.0  # time of the last plain line
         self._live = sys.stderr.isatty() and not quiet
         self._bar = Progress(
             TextColumn("{task.percentage:>3.0f}%"),
@@ -67,23 +78,24 @@ class Watch:
         )
         self._task = self._bar.add_task(label, total=total, state="")
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> RunProgress:
         self._bar.start()
         return self
 
     def __exit__(self, *_error: object) -> None:
         self._bar.stop()
 
-    def moved(self, federation: Federation) -> None:
-        """A round has ended."""
+    def round_finished(self, federation: Federation) -> None:
+        """Advance the bar after a round."""
         self._bar.update(self._task, completed=min(federation.iteration, self.total))
 
-    def evaluated(self, found: Evaluation) -> None:
-        """An evaluation has ended."""
-        self._bar.update(self._task, state=f"{self.label}  {short(found)}")
-        last = found.iteration >= self.total
-        if not self._live and not self.quiet and (last or time.monotonic() - self._said > 2):
-            self._said = time.monotonic()
-            typer.echo(
-                f"{self.label}: {found.iteration:,}/{self.total:,}  {summary(found)}", err=True
-            )
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Show an evaluation; plain lines are printed at most every two seconds."""
+        self._bar.update(self._task, state=f"{self.label}  {short_summary(evaluation)}")
+        if self._live or self.quiet:
+            return
+        last = evaluation.iteration >= self.total
+        if last or time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            iterations = f"{evaluation.iteration:,}/{self.total:,}"
+            typer.echo(f"{self.label}: {iterations}  {summary(evaluation)}", err=True)

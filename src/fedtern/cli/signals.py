@@ -1,46 +1,57 @@
-"""What every command that trains does around it: Ctrl-C, checkpoints, the line that was typed."""
+"""Ctrl-C and SIGTERM in commands that run for long."""
 
 from __future__ import annotations
 
-import os
-import shlex
+import asyncio
 import signal
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import typer
-
-_CHECKPOINTS = "FEDTERN_CHECKPOINT_SECONDS"  # the environment variable
-
-
-def command_line() -> str:
-    """The command as it was typed."""
-    return shlex.join(["fedtern", *sys.argv[1:]])
-
-
-def checkpoint_seconds() -> float:
-    """The time between two checkpoints of a run."""
-    given = os.environ.get(_CHECKPOINTS, "30")
-    with suppress(ValueError):
-        if (seconds := float(given)) >= 0:
-            return seconds
-    raise ValueError(f"{_CHECKPOINTS} must be a number of seconds of at least 0, got {given!r}")
 
 
 @contextmanager
 def interruptible() -> Iterator[list[int]]:
-    """Let a first Ctrl-C end the round, not the program; a second one does."""
-    caught: list[int] = []
+    """Handle Ctrl-C: the first one is recorded, the second one raises KeyboardInterrupt.
 
-    def catch(number: int, _frame: object) -> None:
-        caught.append(number)
-        if len(caught) > 1:
+    Yields:
+        The signals received so far. A command that trains stops after the round in which the list
+        is no longer empty.
+
+    """
+    received: list[int] = []
+
+    def handle(number: int, _frame: object) -> None:
+        received.append(number)
+        if len(received) > 1:
             raise KeyboardInterrupt
-        typer.echo("ending this round; Ctrl-C again stops at once", err=True)
+        typer.echo("stopping after this round; press Ctrl-C again to stop at once", err=True)
 
-    before = signal.signal(signal.SIGINT, catch)
+    before = signal.signal(signal.SIGINT, handle)
     try:
-        yield caught
+        yield received
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def run_until_signal(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine to its end; Ctrl-C and SIGTERM cancel it.
+
+    Raises:
+        typer.Exit: A signal cancelled it; the exit code is 130.
+
+    """
+
+    async def cancellable() -> None:
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
+        await task
+
+    try:
+        asyncio.run(cancellable())
+    except asyncio.CancelledError:
+        typer.echo("stopped", err=True)
+        raise typer.Exit(130) from None

@@ -3,156 +3,229 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import typer
 from rich.table import Table
 
-from fedtern.cli import options as o
-from fedtern.cli.engines import engine
-from fedtern.cli.errors import report_errors
-from fedtern.cli.progress import Watch, against_dense, pace, summary
-from fedtern.cli.signals import checkpoint_seconds, command_line, interruptible
-from fedtern.cli.terminal import console
+from fedtern.cli.options import (
+    EXPERIMENT,
+    SimulationOptions,
+    Task,
+    TaskOption,
+    checkpoint_seconds,
+    command_line,
+    with_options,
+)
+from fedtern.cli.progress import RunProgress, against_dense, speed, summary
+from fedtern.cli.signals import interruptible
+from fedtern.cli.terminal import console, report_errors
 from fedtern.core.errors import MissingExtraError
+from fedtern.core.extras import require
+from fedtern.core.names import look_up
 from fedtern.report import write_report
 from fedtern.report.page import check_target
 from fedtern.runs import LOCAL_ENGINE, Evaluation, Experiment, open_run
+from fedtern.transports.local.federation import Federation
 from fedtern.transports.local.launch import train_run
 
+MakeFederation = Callable[..., Federation]
 
-@o.takes(o.Simulating)
+
+class Result(NamedTuple):
+    """A finished run.
+
+    Attributes:
+        experiment: Its experiment.
+        evaluation: Its last evaluation.
+        path: Its directory.
+
+    """
+
+    experiment: Experiment
+    evaluation: Evaluation
+    path: Path
+
+    def to_json(self) -> dict[str, Any]:
+        """Return directory and last evaluation for JSON."""
+        return {"run": str(self.path), **self.evaluation.to_json()}
+
+
+@with_options(SimulationOptions)
 def run(
     context: typer.Context,
-    options: o.Simulating,
-    task: o.Task = "logistic-digits",
-    method: Annotated[str, typer.Option(help="What to send, like stc or stc:p_up=1/100.")] = "stc",
+    options: SimulationOptions,
+    task: Task = "logistic-digits",
+    method: Annotated[
+        str, typer.Option(help="Method, for example stc or stc:p_up=1/100; see `fedtern methods`.")
+    ] = "stc",
     config: Annotated[
-        Path | None, typer.Option(help="A TOML file that says what to train, in place of flags.")
+        Path | None, typer.Option(help="TOML file with the experiment, instead of options.")
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on where a run was stopped.")] = False,
+    resume: Annotated[bool, typer.Option(help="Continue a stopped run.")] = False,
 ) -> None:
-    """Train a federation, by default the paper's base configuration of a hundred clients."""
+    """Train a federation and save the run.
+
+    The defaults are the base configuration of the paper: 100 clients, of which 10% take part in
+    each round. A finished run is not repeated.
+    """
     with report_errors():
         if config is None:
             experiment = options.experiment(task, method, strict=True)
         else:
-            _nothing_beside(config, context)
+            _check_no_options_with(config, context)
             experiment = Experiment.from_toml(config)
-        found, path = _go(experiment, options, resume=resume)
+        result = _train(experiment, options, resume=resume)
     if options.as_json:
-        typer.echo(json.dumps({"run": str(path), **found.to_json()}, allow_nan=False))
+        typer.echo(json.dumps(result.to_json(), allow_nan=False))
     else:
-        typer.echo(f"{experiment.label}: {summary(found)}, {pace(found)}")
-        typer.echo(f"kept in {path}, with the model; see it with: fedtern report {path}")
+        evaluation = result.evaluation
+        typer.echo(f"{experiment.label}: {summary(evaluation)}, {speed(evaluation)}")
+        typer.echo(f"saved to {result.path}; view it with: fedtern report {result.path}")
 
 
-@o.takes(o.Simulating)
+@with_options(SimulationOptions)
 def compare(
-    options: o.Simulating,
-    methods: Annotated[list[str], typer.Argument(help="Methods, like stc fedavg:local_steps=25.")],
-    task: Annotated[str, typer.Option(help="What to learn.")] = "logistic-digits",
-    html: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("report.html"),
-    resume: Annotated[
-        bool, typer.Option(help="Go on with runs that were stopped; always done here.")
-    ] = True,
+    options: SimulationOptions,
+    methods: Annotated[
+        list[str], typer.Argument(help="Methods, for example stc fedavg:local_steps=25.")
+    ],
+    task: TaskOption = "logistic-digits",
+    html: Annotated[Path, typer.Option(help="HTML report to write.")] = Path("report.html"),
+    resume: Annotated[bool, typer.Option(help="Continue stopped runs.")] = True,
 ) -> None:
-    """Train the same federation with several methods; runs that are finished are not repeated.
+    """Train the same federation with several methods.
 
-    Parameters such as --p-up go to every method that has them; method:parameter=value to one.
+    Options such as --p-up apply to every method that has the parameter; method:parameter=value
+    applies to one method. Finished runs are not repeated.
     """
     with report_errors():
+        # Before training: an unusable path should not be found after hours.
         check_target(html)
         experiments = [options.experiment(task, method, strict=False) for method in methods]
-        results = [(e, *_go(e, options, resume=resume)) for e in experiments]
+        results = [_train(experiment, options, resume=resume) for experiment in experiments]
     if not options.as_json:
-        _print(results)
+        _print_table(results)
     written = None
     try:
         with report_errors():
-            written = _report([path for _, _, path in results], html)
-    finally:  # what was trained for is said, whatever becomes of the page
+            written = _write_report([result.path for result in results], html)
+    finally:
+        # Also if the report failed: the results of the training are not lost with it.
         if options.as_json:
-            rows = [{"method": e.label, "run": str(p), **f.to_json()} for e, f, p in results]
+            rows = [{"method": result.experiment.label, **result.to_json()} for result in results]
             found = {"runs": rows, "report": written and str(written)}
             typer.echo(json.dumps(found, allow_nan=False))
     if written is not None and not options.as_json:
         typer.echo(f"report: {written.resolve()}")
 
 
-def _nothing_beside(config: Path, context: typer.Context) -> None:
-    """Refuse what the file would overrule without a word."""
-    given = [name for name in ("task", "method", *o.EXPERIMENT) if _typed(name, context)]
+def _check_no_options_with(config: Path, context: typer.Context) -> None:
+    """Raise if the command line has options that the file would override."""
+    given = [name for name in ("task", "method", *EXPERIMENT) if _is_typed(name, context)]
     if given:
-        flags = ", ".join(n if n == "task" else f"--{n.replace('_', '-')}" for n in given)
-        raise ValueError(f"{config} says what to train: write {flags} there, or leave it out")
+        names = ", ".join(n if n == "task" else f"--{n.replace('_', '-')}" for n in given)
+        raise ValueError(
+            f"--config cannot be combined with {names}: set them in {config}, or omit them"
+        )
 
 
-def _typed(name: str, context: typer.Context) -> bool:
+def _is_typed(name: str, context: typer.Context) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _go(experiment: Experiment, options: o.Simulating, *, resume: bool) -> tuple[Evaluation, Path]:
-    """Run an experiment to its end and show how far it is."""
+def _train(experiment: Experiment, options: SimulationOptions, *, resume: bool) -> Result:
+    """Train an experiment to its end and show the progress.
+
+    Raises:
+        ValueError: An option cannot be used, or the run was started before and ``resume`` is False.
+        typer.Exit: Ctrl-C stopped the run; the exit code is 130.
+
+    """
     try:
         torch.empty(0, device=options.device)
     except (AssertionError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"device {options.device!r} cannot be used: {reason}") from None
-    make = engine(options.engine, experiment, options.data_dir, options.device)
-    this = open_run(experiment, options.out, command=command_line(), engine=options.engine)
-    if this.is_finished():
-        return this.final_evaluation(), this.path
-    if this.checkpoint_path.exists() and not resume:
-        raise ValueError(f"{this.path} has been started before: add --resume to go on")
+    choose = look_up(options.engine, _ENGINES, "engine")
+    make_federation = choose(experiment, options.data_dir, options.device)
+    opened = open_run(experiment, options.out, command=command_line(), engine=options.engine)
+    if opened.is_finished():
+        return Result(experiment, opened.final_evaluation(), opened.path)
+    if opened.checkpoint_path.exists() and not resume:
+        raise ValueError(f"{opened.path} holds an unfinished run: add --resume to continue it")
     torch.set_num_threads(options.threads)
     with (
-        interruptible() as interrupts,
-        Watch(experiment.label, experiment.iterations, quiet=options.as_json) as watch,
+        interruptible() as signals,
+        RunProgress(experiment.label, experiment.iterations, quiet=options.as_json) as progress,
     ):
-        for found in train_run(
-            this,
+        for evaluation in train_run(
+            opened,
             options.data_dir,
             device=options.device,
             memory_bytes=options.memory_bytes,
             workers=0 if options.threads > 1 else options.workers,
             checkpoint_seconds=checkpoint_seconds(),
-            stopped=lambda: len(interrupts) > 0,
-            progress=watch.moved,
-            make_federation=make,
+            stopped=lambda: len(signals) > 0,
+            progress=progress.round_finished,
+            make_federation=make_federation,
         ):
-            watch.evaluated(found)
-    if not this.is_finished():
-        on = "go on" if options.engine == LOCAL_ENGINE else "begin again"
-        typer.echo(f"stopped; {on} with the same command and --resume ({this.path})", err=True)
+            progress.evaluated(evaluation)
+    if not opened.is_finished():
+        verb = "continue" if options.engine == LOCAL_ENGINE else "start again"
+        typer.echo(f"stopped; {verb} with the same command and --resume ({opened.path})", err=True)
         raise typer.Exit(130)
-    return this.final_evaluation(), this.path
+    return Result(experiment, opened.final_evaluation(), opened.path)
 
 
-def _report(paths: list[Path], out: Path) -> Path | None:
-    """The report, where what it needs is installed."""
+def _local_engine(_experiment: Experiment, _data_dir: Path | None, _device: str) -> MakeFederation:
+    return Federation
+
+
+def _flower_engine(experiment: Experiment, data_dir: Path | None, device: str) -> MakeFederation:
+    require("flwr", "flower", "--engine flower")
+    require("ray", "flower", "--engine flower")
+    from fedtern.transports.flower.engine import FlowerFederation
+
+    if device != "cpu":
+        raise ValueError(f"--engine flower trains on the CPU, not on {device!r}: omit --device")
+    # Absolute: the processes of the simulation have another working directory.
+    directory = None if data_dir is None else str(data_dir.resolve())
+    return partial(FlowerFederation, experiment, directory)
+
+
+_ENGINES: dict[str, Callable[[Experiment, Path | None, str], MakeFederation]] = {
+    LOCAL_ENGINE: _local_engine,
+    "flower": _flower_engine,
+}
+
+
+def _write_report(paths: list[Path], out: Path) -> Path | None:
+    """Write the report; print the reason and return None if plotly is not installed."""
     try:
         return write_report(paths, out)
     except MissingExtraError as error:
-        typer.echo(f"no report: {error}", err=True)
+        typer.echo(f"report skipped: {error}", err=True)
         return None
 
 
-def _print(results: list[tuple[Experiment, Evaluation, Path]]) -> None:
+def _print_table(results: list[Result]) -> None:
     columns = ("method", "accuracy", "MB up", "MB down", "up vs dense", "down vs dense", "seconds")
     table = Table(*columns, box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
-    for experiment, found, _ in results:
+    for experiment, evaluation, _ in results:
         table.add_row(
             experiment.label,
-            f"{found.accuracy:.2%}",
-            f"{found.up_bytes_mean / 1e6:.3f}",
-            f"{found.down_bytes_mean / 1e6:.3f}",
-            *against_dense(found),
-            f"{sum(found.seconds.values()):.1f}",
+            f"{evaluation.accuracy:.2%}",
+            f"{evaluation.up_bytes_mean / 1e6:.3f}",
+            f"{evaluation.down_bytes_mean / 1e6:.3f}",
+            *against_dense(evaluation),
+            f"{sum(evaluation.seconds.values()):.1f}",
         )
     console(120).print(table)

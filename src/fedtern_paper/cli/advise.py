@@ -22,7 +22,7 @@ from fedtern.advice import (
     merge_records,
 )
 from fedtern.advice import advise as recommend
-from fedtern.cli import console, rate, report_errors
+from fedtern.cli import console, fraction_option, report_errors
 from fedtern.report import format_bytes, method_label
 from fedtern.runs import RecordedRun, load_run
 from fedtern_paper.lessons import GUIDANCE
@@ -33,7 +33,7 @@ _LONGEST = timedelta(days=365_000)
 def advise(
     clients: Annotated[int, typer.Option(help="Number of clients.")] = 100,
     participation: Annotated[
-        float, typer.Option(parser=rate, help="Fraction of the clients in each round.")
+        float, fraction_option("Fraction of the clients in each round.")
     ] = 0.1,
     classes: Annotated[int, typer.Option(help="Classes per client.")] = 10,
     of_classes: Annotated[int, typer.Option(help="Classes in the dataset.")] = 10,
@@ -42,7 +42,7 @@ def advise(
     up: Annotated[float, typer.Option(help="Upload speed of a client in Mbit/s.")] = 1.0,
     down: Annotated[float, typer.Option(help="Download speed of a client in Mbit/s.")] = 10.0,
     latency: Annotated[
-        float, typer.Option(help="Seconds per round besides transfer and training.")
+        float, typer.Option(help="Seconds per round in addition to transfer and training.")
     ] = 0.1,
     step_seconds: Annotated[float, typer.Option(help="Seconds per local iteration.")] = 0.0,
     within: Annotated[
@@ -53,7 +53,10 @@ def advise(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Recommend a method for a federation, with estimated costs and reasons."""
+    """Recommend a method for a federation.
+
+    Prints the reasons, and the estimated traffic and time of each recorded method.
+    """
     with report_errors():
         situation = Situation(
             clients=clients,

@@ -152,7 +152,7 @@ def test_serving_and_joining_end_with_the_federation(
             assert process.wait(120) == 0
     if here == "serve":
         assert "round 300: 3 present, 0 called  accuracy" in caplog.text
-        assert "see it with: fedtern report runs/" in result.stdout
+        assert "view it with: fedtern report runs/" in result.stdout
 
 
 @pytest.mark.slow
@@ -171,7 +171,7 @@ def test_the_demonstration_ends_with_a_table_and_a_report(tmp_path, monkeypatch)
     assert (tmp_path / "demo-mqtt" / "report.html").exists()
     again = CliRunner().invoke(app, command)
     assert again.exit_code == 1
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
 
 
 def test_a_demonstration_without_a_broker_says_what_to_install(monkeypatch):
@@ -190,13 +190,13 @@ def test_a_demonstration_without_a_broker_says_what_to_install(monkeypatch):
         (["serve", "--quorum", "0"], "quorum must be at least 1, got 0"),
         (
             ["serve", "--clients", "4", "--participation", "1/2", "--quorum", "3"],
-            "at most 2, which",
+            "at most 2, the",
         ),
         (
             ["serve", "--clients", "4", "--exact", "--participation", "1/2", "--quorum", "3"],
-            "most 2",
+            "at most 2",
         ),
-        (["serve", "--clients", "10", "--least", "11"], "least must be at most 10, which is how"),
+        (["serve", "--clients", "10", "--least", "11"], "least must be at most 10, the number"),
         (["join", "--client", "0", "--broker", "http://here"], "a broker looks like mqtt://"),
         (["join", "--client", "0", "--federation", "#"], "a federation needs a name"),
     ],
