@@ -122,7 +122,7 @@ class Layout:
         place = np.unravel_index(index - start, self.shapes[tensor]) if self.shapes[tensor] else ()
         return f"{self.names[tensor]}[{', '.join(map(str, place))}]"
 
-    def refuse(self, index: int, value: float) -> NonFiniteError:
+    def non_finite_error(self, index: int, value: float) -> NonFiniteError:
         """The error for a value that must not be sent, naming its tensor."""
         return NonFiniteError(
             f"value {value} at {self.name_at(index)} cannot be sent: it is not finite or is beyond"

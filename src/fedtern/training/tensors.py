@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedtern.core.arrays import check_axes, seal_array
-from fedtern.core.compressors import SparseTernary, check_kept, count_kept
+from fedtern.core.compressors import SparseTernary, check_selected, count_kept
 from fedtern.core.layout import Layout
 from fedtern.core.updates import Ternary
 
@@ -30,7 +30,7 @@ def compress_tensor(tensor: Tensor, p: float = 1 / 400) -> bytes:
     flat = tensor.detach().reshape(-1)
     kept = _largest(flat, count_kept(layout.size, compressor.p))
     indices, values = kept.cpu().numpy(), flat[kept].cpu().numpy()
-    check_kept(values, indices, layout)
+    check_selected(values, indices, layout)
     # All of what is kept, ternarised as it would have been among the rest.
     rng = np.random.default_rng(0)  # never asked
     part = SparseTernary(1.0).compress(values, Layout.flat(values.size), rng)

@@ -39,7 +39,7 @@ from fedtern.core.compressors import (
     TopK,
     count_kept,
 )
-from fedtern.core.compressors.lowrank import atom_chances
+from fedtern.core.compressors.lowrank import atom_probabilities
 from fedtern.core.feedback import (
     EMPTY,
     MomentumCorrection,
@@ -114,7 +114,7 @@ def test_clipping_is_unbiased_for_what_it_leaves():
 @given(st.lists(st.just(0.0) | st.floats(1e-3, 100), min_size=1, max_size=12), st.integers(1, 14))
 def test_atoms_are_kept_with_the_chances_of_least_variance(sizes, budget):
     ordered = np.sort(np.array(sizes))[::-1]
-    chances = atom_chances(ordered, budget)
+    chances = atom_probabilities(ordered, budget)
     assert np.all((chances >= 0) & (chances <= 1))
     assert np.all(chances[ordered > 0] > 0)
     assert chances.sum() <= budget + 1e-9

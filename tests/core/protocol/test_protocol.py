@@ -499,9 +499,7 @@ def test_an_upload_beyond_its_limit_is_refused_on_both_sides():
     server, clients = pair(METHODS["topk"])
     new = clients[0].weights.copy()
     new[3] = 2.0**65
-    with pytest.raises(
-        NonFiniteError, match=r"magnitude .* cannot be sent, the limit is 2\*\*64"
-    ):
+    with pytest.raises(NonFiniteError, match=r"magnitude .* cannot be sent, the limit is 2\*\*64"):
         clients[0].send(new)
     payload = METHODS["topk"].up.codec.encode(
         Sparse(43, np.array([3]), np.float32([2.0**65])), LAYOUT

@@ -1,17 +1,17 @@
-"""Lossy steps: from a vector to an update that is cheaper to send.
+"""Compressors: lossy steps from a vector to an update that is smaller to send.
 
 A compressor is pure: the same vector and random generator give the same update. The update may
 share memory with the vector it was made from.
 """
 
 from fedtern.core.compressors.compressor import (
-    Accumulating,
+    AccumulatingCompressor,
     Compressor,
     Identity,
-    Restricting,
+    SubspaceCompressor,
     check_finite,
-    check_kept,
-    thresholds_of,
+    check_selected,
+    next_thresholds,
 )
 from fedtern.core.compressors.levels import StochasticLevels, StochasticTernary
 from fedtern.core.compressors.lowrank import RandomSubspace, SpectralAtoms
@@ -20,12 +20,11 @@ from fedtern.core.compressors.sketches import RandomMask, Sketch
 from fedtern.core.compressors.sparse import SparseBinary, SparseTernary, Threshold, TopK, count_kept
 
 __all__ = [
-    "Accumulating",
+    "AccumulatingCompressor",
     "Compressor",
     "Identity",
     "RandomMask",
     "RandomSubspace",
-    "Restricting",
     "ScaledSign",
     "Sign",
     "Sketch",
@@ -34,10 +33,11 @@ __all__ = [
     "SpectralAtoms",
     "StochasticLevels",
     "StochasticTernary",
+    "SubspaceCompressor",
     "Threshold",
     "TopK",
     "check_finite",
-    "check_kept",
+    "check_selected",
     "count_kept",
-    "thresholds_of",
+    "next_thresholds",
 ]

@@ -1,4 +1,4 @@
-"""What a compressor promises, and the one that loses nothing."""
+"""Interfaces of compressors, the lossless compressor, and checks that all compressors share."""
 
 from __future__ import annotations
 
@@ -13,97 +13,126 @@ from fedtern.core.kernels import first_unsafe
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.updates import Dense, Sparse, Ternary, Update
 
-LARGEST = 2.0**100  # no sum of messages comes near overflow
+MAX_MAGNITUDE = 2.0**100
+"""The largest magnitude of a value that can be sent; sums of messages stay far from overflow."""
+
 Loss = Literal["none", "unbiased", "biased"]
 
 
 class Compressor(Protocol):
-    """Makes updates.
+    """Turns a vector into an update.
 
-    ``loss`` tells how they differ from what they were made from: not at all, only by chance (their
-    expectation is equal to it), or in one direction.
+    Attributes:
+        part_id: a name that stays the same for ever, on the wire and on disk.
+        loss: how updates differ from the vectors they are made from: not at all ("none"), only at
+            random, with the vector as their expectation ("unbiased"), or systematically ("biased").
+
     """
 
     part_id: ClassVar[str]
     loss: ClassVar[Loss]
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Update:
-        """An update close to ``x``; refuses values that are not finite, naming the tensor."""
+        """Make an update that approximates ``x``.
+
+        Raises:
+            NonFiniteError: a value is NaN, infinite or beyond 2**100; the message names its tensor.
+
+        """
         ...
 
 
 @runtime_checkable
-class Restricting(Protocol):
+class SubspaceCompressor(Protocol):
     """A compressor that sends one random subspace, in which clients can train from the start."""
 
     def restrict(self, gradient: Vector, layout: Layout, rng: np.random.Generator) -> None:
-        """Make a gradient one within the subspace that the same generator leads to; in place."""
+        """Project a gradient, in place, onto the subspace that the same generator leads to."""
         ...
 
 
 @runtime_checkable
-class Accumulating(Protocol):
-    """A compressor that adds up and compresses in one pass."""
+class AccumulatingCompressor(Protocol):
+    """A compressor that adds the residual and compresses in one pass."""
 
     def accumulate(
         self, delta: Vector, residual: Vector | None, thresholds: Vector | None, layout: Layout
     ) -> tuple[Update, Vector]:
-        """``delta += residual``, what ``compress`` makes of that, and ``thresholds_of`` it.
+        """Add the residual to ``delta``, in place, and compress the sum.
 
-        ``thresholds`` are those of the step before, None if there was none; whatever they are, they
-        change how long this takes and not what it gives.
+        Args:
+            delta: the change to send; it is changed.
+            residual: the residual, or None.
+            thresholds: the thresholds that the previous call returned, or None. They affect the
+                speed only, not the result.
+            layout: the model's tensors.
+
+        Returns:
+            The update that ``compress`` would make of the sum, and ``next_thresholds`` of it.
+
         """
         ...
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Everything, as it is."""
+    """Sends all values unchanged."""
 
     part_id: ClassVar[str] = "identity"
     loss: ClassVar[Loss] = "none"
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Dense:
-        """The vector itself, once every value is known to be finite."""
+        """Return the vector itself as an update, after checking that all values are finite."""
         check_finite(x, layout)
         return Dense(x)
 
 
 def check_finite(x: Vector, layout: Layout) -> None:
-    """Refuse NaN, infinity and magnitudes beyond 2**100, naming the tensor."""
+    """Raise an error that names the tensor if a value is NaN, infinite or beyond 2**100."""
     if (bad := first_unsafe(x)) >= 0:
-        raise layout.refuse(bad, float(x[bad]))
+        raise layout.non_finite_error(bad, float(x[bad]))
 
 
-def check_kept(values: Vector, kept: NDArray[np.int64], layout: Layout) -> None:
-    """Like ``check_finite`` on a vector, given its largest values: a bad one is among them."""
+def check_selected(values: Vector, indices: NDArray[np.int64], layout: Layout) -> None:
+    """Like ``check_finite``, given the largest values of a vector: a bad value is among them."""
     if (bad := first_unsafe(values)) >= 0:
-        raise layout.refuse(int(kept[bad]), float(values[bad]))
+        raise layout.non_finite_error(int(indices[bad]), float(values[bad]))
 
 
-def mean_of(values: Vector) -> np.float32:
-    """The mean, added up in float64; zero where there is nothing."""
-    # As values.mean(dtype=np.float64), which takes longer to get there than to do it.
+def float64_mean(values: Vector) -> np.float32:
+    """Return the mean, summed in float64; zero if there are no values."""
+    # Equal to values.mean(dtype=np.float64), whose overhead is larger than the sum itself.
     return np.float32(np.add.reduce(values, axis=None, dtype=np.float64) / max(values.size, 1))
 
 
-def thresholds_of(update: Sparse | Ternary, magnitudes: Vector) -> Vector:
-    """For each segment a magnitude that about half as many again as are in the update may reach.
+def next_thresholds(update: Sparse | Ternary, magnitudes: Vector) -> Vector:
+    """Estimate, for each segment, a magnitude that 1.5 times the update's entries will reach.
 
-    0 where there is too little to tell. It follows from the magnitudes that the update was made of:
-    where their number falls off by a factor e every (mean - least), it is 1.5 times as large
-    0.4 of that below the least. Residuals gather there, hence no further.
+    The estimate is 0 for a segment with too few entries. It assumes that the number of values
+    falls by a factor of e every (mean - least) above the least selected magnitude. Then 1.5 times
+    as many values reach a threshold of 0.4 * (mean - least) below the least. Residuals accumulate
+    just below the least, so the threshold must not be lower than that.
+
+    Args:
+        update: an update.
+        magnitudes: the magnitudes of the values that the update was made from.
+
     """
     ends = update.ends if isinstance(update, Ternary) else None
-    means = update.mus.tolist() if isinstance(update, Ternary) else [float(mean_of(magnitudes))]
+    if isinstance(update, Ternary):
+        means = update.mus.tolist()
+    else:
+        means = [float(float64_mean(magnitudes))]
     if ends is None:
-        return np.array([_threshold_of(magnitudes, means[0])], np.float32)
+        return np.array([_next_threshold(magnitudes, means[0])], np.float32)
     cuts = pairwise([0, *np.searchsorted(update.indices, ends).tolist()])
-    parts = zip(means, cuts, strict=True)
-    return np.array([_threshold_of(magnitudes[a:b], mean) for mean, (a, b) in parts], np.float32)
+    segments = zip(means, cuts, strict=True)
+    return np.array(
+        [_next_threshold(magnitudes[a:b], mean) for mean, (a, b) in segments], np.float32
+    )
 
 
-def _threshold_of(magnitudes: Vector, mean: float) -> float:
+def _next_threshold(magnitudes: Vector, mean: float) -> float:
     least = float(np.minimum.reduce(magnitudes)) if magnitudes.size >= 16 else 0.0
-    # A few very large ones say nothing about those around the least.
+    # A few very large values raise the mean, but say nothing about the values near the least.
     return max(least - 0.4 * (mean - least), 0.75 * least)

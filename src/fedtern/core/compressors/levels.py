@@ -1,4 +1,4 @@
-"""Every value on a grid, rounded up or down at random so that its expectation is unchanged."""
+"""Compressors that round every value to a grid at random, so that its expectation is unchanged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedtern.core.compressors.compressor import LARGEST, Loss, check_finite
+from fedtern.core.compressors.compressor import MAX_MAGNITUDE, Loss, check_finite
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.updates import Levels
 from fedtern.core.updates.levels import bucket_ends
@@ -18,10 +18,13 @@ Norm = Literal["l2", "max"]
 
 @dataclass(frozen=True)
 class StochasticTernary:
-    """Zero, or the largest magnitude of the tensor with the value's sign (Wen et al., 2017).
+    """Zero, or the tensor's largest magnitude with the value's sign (Wen et al., 2017).
 
-    A value is kept with the chance |x| / max |x|. With ``clip``, values are first cut off at so
-    many standard deviations of their tensor, which is unbiased for what is left only.
+    A value is kept with probability |x| / max |x|.
+
+    Args:
+        clip: clip values at this many standard deviations of their tensor, or None. The update is
+            an unbiased estimate of the clipped values.
 
     >>> x = np.float32([0, 4, -1, 0.5])
     >>> rng = np.random.default_rng(0)
@@ -41,21 +44,23 @@ class StochasticTernary:
             object.__setattr__(self, "clip", float(self.clip))
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Levels:
-        """Eqs. 1-3 of the publication, tensor by tensor; clipping is its Eq. 7."""
+        """Compress each tensor by Eqs. 1-3 of the publication; clipping is its Eq. 7."""
         check_finite(x, layout)
-        chances, scales = rng.random(x.size, np.float32), []
+        uniforms = rng.random(x.size, np.float32)
         levels = np.empty(x.size, np.int32)
+        scales = []
         start = 0
         for end in layout.ends.tolist():
             part = x[start:end]
             magnitudes = np.abs(part)
             if self.clip is not None and part.size:
-                most = np.float32(self.clip * part.std(dtype=np.float64))
-                if most > 0:  # or all values are equal, such as a single one
-                    np.minimum(magnitudes, most, out=magnitudes)
-            scales.append(magnitudes.max(initial=0.0))
-            # A chance is below 1, so that the largest value is always kept.
-            kept = chances[start:end] * scales[-1] < magnitudes
+                limit = np.float32(self.clip * part.std(dtype=np.float64))
+                if limit > 0:  # zero if all values are equal, such as a single value
+                    np.minimum(magnitudes, limit, out=magnitudes)
+            scale = magnitudes.max(initial=0.0)
+            scales.append(scale)
+            # The random numbers are below 1, so the largest value is always kept.
+            kept = uniforms[start:end] * scale < magnitudes
             levels[start:end] = np.where(kept, np.sign(part), 0)
             start = end
         return Levels(x.size, levels, np.array(scales, np.float32), layout.ends, 1)
@@ -63,10 +68,13 @@ class StochasticTernary:
 
 @dataclass(frozen=True)
 class StochasticLevels:
-    """One of ``steps`` fractions of the norm of its bucket (Alistarh et al., 2017).
+    """Fractions of the norm of each bucket (Alistarh et al., 2017).
 
-    ``norm`` is Euclid's, as in the publication's analysis, or the largest magnitude, as in its
-    experiments.
+    Args:
+        steps: the number of levels between zero and the norm.
+        bucket: the number of values per bucket.
+        norm: "l2", as in the publication's analysis, or "max", as in its experiments.
+
     """
 
     part_id: ClassVar[str] = "stochastic_levels"
@@ -85,7 +93,7 @@ class StochasticLevels:
             raise ValueError(f'norm must be "l2" or "max", got {self.norm!r}')
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Levels:
-        """Eq. 4.3 of the publication, bucket by bucket of the flat vector."""
+        """Compress each bucket of the flat vector by Eq. 4.3 of the publication."""
         check_finite(x, layout)
         ends = bucket_ends(x.size, self.bucket) if x.size else layout.ends
         lengths = np.diff(ends, prepend=0)
@@ -97,10 +105,11 @@ class StochasticLevels:
         elif x.size:
             squares = np.add.reduceat(np.square(x, dtype=np.float64), starts)
             scales = np.sqrt(squares).astype(np.float32)
-        if scales.max(initial=0) > LARGEST:
-            raise layout.refuse(int(magnitudes.argmax()), float(magnitudes.max()))
-        # A bucket of zeros has a scale of zero; nothing by anything else stays nothing.
-        exact = magnitudes / np.repeat(np.where(scales > 0, scales, np.float32(1)), lengths)
+        if scales.max(initial=0) > MAX_MAGNITUDE:
+            raise layout.non_finite_error(int(magnitudes.argmax()), float(magnitudes.max()))
+        # A bucket of zeros has a scale of zero. Its values are zero for any other divisor.
+        divisors = np.where(scales > 0, scales, np.float32(1))
+        exact = magnitudes / np.repeat(divisors, lengths)
         exact *= np.float32(self.steps)
         exact += rng.random(x.size, np.float32)
         levels = np.minimum(exact, np.float32(self.steps)).astype(np.int32)

@@ -1,4 +1,4 @@
-"""One bit for each weight."""
+"""Compressors that send one bit per weight."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtern.core.compressors.compressor import LARGEST, Loss, check_finite, mean_of
+from fedtern.core.compressors.compressor import MAX_MAGNITUDE, Loss, check_finite, float64_mean
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.updates import Levels, Signs
 
 
 @dataclass(frozen=True)
 class Sign:
-    """One bit for each weight: ``step`` up or down (Bernstein et al., 2018).
+    """The sign of each value, with a fixed step (Bernstein et al., 2018).
 
-    Unlike the paper: a zero, or a tied vote, has no sign to send in one bit; it gets one at
-    random, where always sending the same one would push such weights in one direction.
+    Unlike the paper: a zero, such as a tied vote, gets a random sign, because one bit cannot
+    express it. A fixed sign would push such weights in one direction.
+
+    Args:
+        step: the magnitude of the update.
+
     """
 
     part_id: ClassVar[str] = "sign"
@@ -25,12 +29,12 @@ class Sign:
     loss: ClassVar[Loss] = "biased"
 
     def __post_init__(self) -> None:
-        if not 0 < np.float32(self.step) <= LARGEST:
+        if not 0 < np.float32(self.step) <= MAX_MAGNITUDE:
             raise ValueError(f"step must be a positive float32 up to 2**100, got {self.step}")
         object.__setattr__(self, "step", float(self.step))
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Signs:
-        """The signs of ``x``, whatever its magnitudes."""
+        """Return the signs of ``x``; its magnitudes are not used."""
         check_finite(x, layout)
         positive = x > 0
         ties = np.flatnonzero(x == 0)
@@ -40,7 +44,7 @@ class Sign:
 
 @dataclass(frozen=True)
 class ScaledSign:
-    """The signs of each tensor, at the mean of its magnitudes (Karimireddy et al., 2019, Alg. 1).
+    """The signs of each tensor times its mean magnitude (Karimireddy et al., 2019, Algorithm 1).
 
     >>> x = np.float32([3, -1, 2, 0])
     >>> ScaledSign().compress(x, Layout.flat(4), np.random.default_rng(0)).to_dense()
@@ -51,9 +55,9 @@ class ScaledSign:
     loss: ClassVar[Loss] = "biased"
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Levels:
-        """The sign of zero is plus: error feedback takes back what that adds."""
+        """Return signs and scales; zeros count as positive, which error feedback corrects."""
         check_finite(x, layout)
         parts = layout.unflatten(np.abs(x)).values()
-        scales = np.array([mean_of(part) for part in parts], np.float32)
+        scales = np.array([float64_mean(part) for part in parts], np.float32)
         levels = np.where(x < 0, np.int32(-1), np.int32(1))
         return Levels(x.size, levels, scales, layout.ends, 1)

@@ -1,10 +1,10 @@
-"""Random parts of a vector, which both sides derive from a seed (Konecny et al., 2016)."""
+"""Compressors that send a random part of a vector, chosen by a seed (Konecny et al., 2016)."""
 
 from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,15 +16,19 @@ from fedtern.core.layout import Layout, Vector
 from fedtern.core.updates import Masked, Sketched
 from fedtern.core.updates.seeded import block_lengths, mask_positions, sketch_signs
 
-_SMALL = 2.0**-100
+_SMALL_SPAN = 2.0**-100  # below, the inverse of a span may overflow float32
 
 
 @dataclass(frozen=True)
 class RandomMask:
-    """The values at a share ``p`` of all positions, chosen anew each time.
+    """The values at a random share of all positions.
 
-    What lies elsewhere is not sent; a client that trains these weights only (``restrict``) loses
-    nothing by it.
+    All other values are lost. A client that trains only the weights of the mask (see ``restrict``)
+    loses nothing.
+
+    Args:
+        p: the share of positions.
+
     """
 
     part_id: ClassVar[str] = "random_mask"
@@ -35,13 +39,14 @@ class RandomMask:
         object.__setattr__(self, "p", check_rate(self.p))
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Masked:
-        """A new mask each time, by the generator's first number."""
+        """Return the values of a new mask; its seed is the generator's first number."""
         check_finite(x, layout)
-        seed, count = draw_seed(rng), min(count_kept(x.size, self.p), x.size)
+        seed = draw_seed(rng)
+        count = min(count_kept(x.size, self.p), x.size)
         return Masked(x.size, seed, x[mask_positions(seed, x.size, count)])
 
     def restrict(self, gradient: Vector, layout: Layout, rng: np.random.Generator) -> None:
-        """Set a gradient to zero outside of the mask, in place."""
+        """Set a gradient to zero, in place, outside the mask."""
         count = min(count_kept(gradient.size, self.p), gradient.size)
         kept = mask_positions(draw_seed(rng), gradient.size, count)
         values = gradient[kept]
@@ -51,10 +56,15 @@ class RandomMask:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A share ``p`` of all values, rotated at random, at ``bits`` bits each.
+    """A random share of all values, rotated at random and rounded to few bits.
 
-    Subsampling and rounding are both unbiased; the rotation makes values alike in size, so that
-    rounding costs little.
+    Subsampling and rounding are unbiased. The rotation makes the values similar in magnitude, which
+    keeps rounding errors small.
+
+    Args:
+        p: the share of values.
+        bits: the number of bits per value.
+
     """
 
     part_id: ClassVar[str] = "sketch"
@@ -69,27 +79,45 @@ class Sketch:
         object.__setattr__(self, "bits", operator.index(self.bits))
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Sketched:
-        """A new mask and rotation each time."""
+        """Sample, rotate and round, with a new mask and a new rotation."""
         check_finite(x, layout)
-        seed, kept = draw_seed(rng), min(count_kept(x.size, self.p), x.size)
+        seed = draw_seed(rng)
+        kept = min(count_kept(x.size, self.p), x.size)
         lengths = block_lengths(kept)
         values = np.zeros(sum(lengths), np.float32)
         values[:kept] = x[mask_positions(seed, x.size, kept)] * np.float32(x.size / max(kept, 1))
         values *= sketch_signs(seed, x.size, values.size)
         levels = np.empty(values.size, np.int32)
-        chances = rng.random(values.size, np.float32)
-        most, lows, highs, at = np.float32((1 << self.bits) - 1), [], [], 0
+        uniforms = rng.random(values.size, np.float32)
+        max_level = np.float32((1 << self.bits) - 1)
+        lows = []
+        highs = []
+        at = 0
         for length in lengths:
-            place = slice(at, at + length)
-            block = values[place]
+            part = slice(at, at + length)
+            block = values[part]
             rotate(block)
-            low, high = block.min(), block.max()
-            span = np.float64(high) - np.float64(low)  # whose inverse may be beyond float32
-            unit = most / (high - low) if span > _SMALL else most / span if span else 0.0
-            exact = (block - low) * unit + chances[place]
-            levels[place] = np.clip(exact, 0, most)
+            low = block.min()
+            high = block.max()
+            exact = (block - low) * _levels_per_unit(low, high, max_level) + uniforms[part]
+            levels[part] = np.clip(exact, 0, max_level)
             lows.append(low)
             highs.append(high)
             at += length
-        both = np.array(lows, np.float32), np.array(highs, np.float32)
-        return Sketched(x.size, seed, kept, self.bits, levels, *both)
+        return Sketched(
+            x.size,
+            seed,
+            kept,
+            self.bits,
+            levels,
+            np.array(lows, np.float32),
+            np.array(highs, np.float32),
+        )
+
+
+def _levels_per_unit(low: np.float32, high: np.float32, max_level: np.float32) -> Any:
+    """Return the inverse of the distance between two levels; 0 if the block is constant."""
+    span = np.float64(high) - np.float64(low)
+    if span > _SMALL_SPAN:
+        return max_level / (high - low)
+    return max_level / span if span else 0.0

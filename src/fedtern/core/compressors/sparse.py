@@ -1,4 +1,4 @@
-"""Few of many values, chosen by their magnitude."""
+"""Compressors that keep few values, chosen by magnitude."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtern.core.compressors.compressor import (
-    LARGEST,
+    MAX_MAGNITUDE,
     Loss,
     check_finite,
-    check_kept,
-    mean_of,
-    thresholds_of,
+    check_selected,
+    float64_mean,
+    next_thresholds,
 )
 from fedtern.core.kernels import add_top_k, top_k
 from fedtern.core.layout import Layout, Scope, Vector, check_scope
@@ -27,7 +27,10 @@ from fedtern.core.updates import Sparse, Ternary
 class TopK:
     """The k largest magnitudes with their values (Aji and Heafield, 2017).
 
-    k = max(floor(n p), 1), over the whole vector or over each tensor.
+    Args:
+        p: the share of values that are kept: k = max(floor(n p), 1).
+        scope: whether k is chosen for the whole model or for each tensor.
+
     """
 
     part_id: ClassVar[str] = "top_k"
@@ -41,22 +44,27 @@ class TopK:
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Sparse:
         """Keep exactly min(k, nonzeros) entries of each segment."""
-        return Sparse(x.size, *keep(x, self.p, self.scope, layout))
+        indices, values = select_largest(x, self.p, self.scope, layout)
+        return Sparse(x.size, indices, values)
 
     def accumulate(
         self, delta: Vector, residual: Vector | None, thresholds: Vector | None, layout: Layout
     ) -> tuple[Sparse, Vector]:
-        """What ``compress`` keeps of ``delta += residual``, and the next thresholds."""
-        kept = keep(delta, self.p, self.scope, layout, residual, thresholds)
-        update = Sparse(delta.size, *kept)
-        return update, thresholds_of(update, np.abs(update.values))
+        """Add the residual and compress the sum; see ``AccumulatingCompressor``."""
+        indices, values = select_largest(delta, self.p, self.scope, layout, residual, thresholds)
+        update = Sparse(delta.size, indices, values)
+        return update, next_thresholds(update, np.abs(values))
 
 
 @dataclass(frozen=True)
 class SparseTernary:
-    """The signs of the k largest magnitudes, at their mean magnitude.
+    """The signs of the k largest magnitudes, times their mean magnitude.
 
     Sattler et al. (2019), Algorithm 1: k = max(floor(n p), 1), mu = mean of the magnitudes kept.
+
+    Args:
+        p: the share of values that are kept.
+        scope: whether k and mu are computed for the whole model or for each tensor.
 
     >>> x = np.float32([0, 3, -1, 0.5, -5, 0])
     >>> SparseTernary(p=1 / 3).compress(x, Layout.flat(6), np.random.default_rng(0)).to_dense()
@@ -69,32 +77,33 @@ class SparseTernary:
     loss: ClassVar[Loss] = "biased"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "p", TopK(self.p, self.scope).p)
+        object.__setattr__(self, "p", check_rate(self.p))
+        check_scope(self.scope)
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Ternary:
-        """What ``TopK`` keeps, ternarised for each segment; all zeros give an empty update."""
-        indices, values = keep(x, self.p, self.scope, layout)
+        """Ternarise the values that ``TopK`` keeps; zeros give an empty update."""
+        indices, values = select_largest(x, self.p, self.scope, layout)
         return self._ternarise(indices, values, np.abs(values), layout)
 
     def accumulate(
         self, delta: Vector, residual: Vector | None, thresholds: Vector | None, layout: Layout
     ) -> tuple[Ternary, Vector]:
-        """What ``compress`` makes of ``delta += residual``, and the next thresholds."""
-        indices, values = keep(delta, self.p, self.scope, layout, residual, thresholds)
+        """Add the residual and compress the sum; see ``AccumulatingCompressor``."""
+        indices, values = select_largest(delta, self.p, self.scope, layout, residual, thresholds)
         magnitudes = np.abs(values)
         update = self._ternarise(indices, values, magnitudes, layout)
-        return update, thresholds_of(update, magnitudes)
+        return update, next_thresholds(update, magnitudes)
 
     def _ternarise(
         self, indices: NDArray[np.int64], values: Vector, magnitudes: Vector, layout: Layout
     ) -> Ternary:
-        # Unlike the paper: where fewer than k entries differ from zero, mu is the mean of those
-        # there are, so that compressing an update once more changes nothing.
+        # Unlike the paper: if there are fewer than k non-zeros, mu is their mean and not their sum
+        # divided by k. So compressing an update a second time does not change it.
         signs = values > 0
         if self.scope == "model":
-            return Ternary(layout.size, indices, signs, np.array([mean_of(magnitudes)]))
+            return Ternary(layout.size, indices, signs, np.array([float64_mean(magnitudes)]))
         cuts = [0, *np.searchsorted(indices, layout.ends).tolist()]
-        mus = [mean_of(magnitudes[a:b]) for a, b in pairwise(cuts)]
+        mus = [float64_mean(magnitudes[a:b]) for a, b in pairwise(cuts)]
         return Ternary(layout.size, indices, signs, np.array(mus, np.float32), layout.ends)
 
 
@@ -102,7 +111,12 @@ class SparseTernary:
 class SparseBinary:
     """The largest positive or the largest negative values, at their mean (Sattler et al., 2018).
 
-    Of the k highest and the k lowest values of each segment, those with the larger mean magnitude.
+    Of the k highest and the k lowest values of each segment, it keeps those with the larger mean
+    magnitude.
+
+    Args:
+        p: the share of values that are kept: k = max(floor(n p), 1).
+        scope: whether k and the mean are computed for the whole model or for each tensor.
 
     >>> x = np.float32([0, 3, -1, 0.5, -5, -4])
     >>> SparseBinary(p=1 / 3).compress(x, Layout.flat(6), np.random.default_rng(0)).to_dense()
@@ -115,44 +129,55 @@ class SparseBinary:
     loss: ClassVar[Loss] = "biased"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "p", TopK(self.p, self.scope).p)
+        object.__setattr__(self, "p", check_rate(self.p))
+        check_scope(self.scope)
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Ternary:
-        """All of a segment's signs are equal; all zeros give an empty update."""
+        """Keep values of one sign in each segment; zeros give an empty update."""
         check_finite(x, layout)
-        high, low = np.maximum(x, 0), np.minimum(x, 0)
+        positives = np.maximum(x, 0)
+        negatives = np.minimum(x, 0)
         ends = layout.segments(self.scope)
-        indices, signs, mus = [np.empty(0, np.int64)], [np.empty(0, np.bool_)], []
+        indices = [np.empty(0, np.int64)]
+        signs = [np.empty(0, np.bool_)]
+        mus = []
         for start, end in pairwise([0, *ends.tolist()]):
             k = count_kept(end - start, self.p)
-            sides = [top_k(side[start:end], k) + start for side in (high, low)]
-            # Of k values: where there are fewer of a sign, the others count as nothing.
-            strengths = [np.abs(x[side]).sum(dtype=np.float64) for side in sides]
-            positive = bool(strengths[0] >= strengths[1])
-            kept = sides[0 if positive else 1]
+            highest = top_k(positives[start:end], k) + start
+            lowest = top_k(negatives[start:end], k) + start
+            # The means are over k values, even if fewer have the sign; so it is enough to compare
+            # the sums.
+            high_sum = np.abs(x[highest]).sum(dtype=np.float64)
+            low_sum = np.abs(x[lowest]).sum(dtype=np.float64)
+            positive = bool(high_sum >= low_sum)
+            kept = highest if positive else lowest
             indices.append(kept)
             signs.append(np.full(kept.size, positive))
-            mus.append(mean_of(np.abs(x[kept])))
-        one = None if self.scope == "model" else ends
-        both = np.concatenate(indices), np.concatenate(signs)
-        return Ternary(x.size, *both, np.array(mus, np.float32), one)
+            mus.append(float64_mean(np.abs(x[kept])))
+        return Ternary(
+            x.size,
+            np.concatenate(indices),
+            np.concatenate(signs),
+            np.array(mus, np.float32),
+            None if self.scope == "model" else ends,
+        )
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """``tau`` with the sign of every value whose magnitude is above it (Strom, 2015)."""
+    """Plus or minus ``tau`` for every value whose magnitude exceeds it (Strom, 2015)."""
 
     part_id: ClassVar[str] = "threshold"
     tau: float
     loss: ClassVar[Loss] = "biased"
 
     def __post_init__(self) -> None:
-        if not 0 < np.float32(self.tau) <= LARGEST:
+        if not 0 < np.float32(self.tau) <= MAX_MAGNITUDE:
             raise ValueError(f"tau must be a positive float32 up to 2**100, got {self.tau}")
         object.__setattr__(self, "tau", float(self.tau))
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Ternary:
-        """As many entries as there are, from none to all."""
+        """Keep every value above the threshold, which can be none or all of them."""
         check_finite(x, layout)
         indices = np.flatnonzero(np.abs(x) > np.float32(self.tau))
         mu = np.float32(self.tau if indices.size else 0)
@@ -160,9 +185,11 @@ class Threshold:
 
 
 def check_rate(p: float) -> float:
-    """A sparsity rate as a plain number; refuse one outside (0, 1].
+    """Return a sparsity rate as a Python float.
 
-    Plain, because whatever has another ``repr`` would give a method another digest.
+    Raises:
+        ValueError: the rate is not in (0, 1].
+
     """
     if not 0 < p <= 1:
         raise ValueError(f"p must be in (0, 1], got {p}")
@@ -170,11 +197,11 @@ def check_rate(p: float) -> float:
 
 
 def count_kept(size: int, p: float) -> int:
-    """K = max(floor(size * p), 1), with 0.29 of 100 counted as 29 although 0.29 * 100 < 29."""
+    """Return k = max(floor(size * p), 1), corrected for rounding: 0.29 of 100 values are 29."""
     return max(math.floor(size * p * (1 + 1e-12)), 1)
 
 
-def keep(
+def select_largest(
     x: Vector,
     p: float,
     scope: Scope,
@@ -182,29 +209,45 @@ def keep(
     residual: Vector | None = None,
     thresholds: Vector | None = None,
 ) -> tuple[NDArray[np.int64], Vector]:
-    """Where the largest magnitudes of each segment are, ascending, and the values there.
+    """Select the largest magnitudes of each segment, after adding a residual to ``x`` in place.
 
-    Adds a residual to ``x`` first, and refuses what is not finite.
+    Args:
+        x: the vector; it is changed unless ``residual`` is None.
+        p: the share of values to select.
+        scope: whether a segment is the whole model or a tensor.
+        layout: the model's tensors.
+        residual: the residual to add, or None.
+        thresholds: estimated thresholds of the segments, or None; they affect the speed only.
+
+    Returns:
+        The indices of the selected values, ascending, and the values.
+
+    Raises:
+        NonFiniteError: a value is NaN, infinite or beyond 2**100.
+
     """
     ends = layout.segments(scope)
     if thresholds is None or thresholds.size != ends.size:
         thresholds = np.zeros(ends.size, np.float32)
-    if ends.size == 1:  # as a rule: nothing to put together, and a copy less
-        kept = add_top_k(x, residual, count_kept(x.size, p), float(thresholds[0]))
+    if ends.size == 1:  # the common case: nothing to concatenate, and one copy less
+        indices, values = add_top_k(x, residual, count_kept(x.size, p), float(thresholds[0]))
     else:
-        kept = _keep_each(x, p, ends.tolist(), residual, thresholds.tolist())
-    check_kept(kept[1], kept[0], layout)
-    return kept
+        indices, values = _select_per_segment(x, p, ends.tolist(), residual, thresholds.tolist())
+    check_selected(values, indices, layout)
+    return indices, values
 
 
-def _keep_each(
+def _select_per_segment(
     x: Vector, p: float, ends: list[int], residual: Vector | None, thresholds: list[float]
 ) -> tuple[NDArray[np.int64], Vector]:
-    indices, values, start = [np.empty(0, np.int64)], [np.empty(0, np.float32)], 0
+    indices = [np.empty(0, np.int64)]
+    values = [np.empty(0, np.float32)]
+    start = 0
     for end, threshold in zip(ends, thresholds, strict=True):
-        rest = None if residual is None else residual[start:end]
-        found, there = add_top_k(x[start:end], rest, count_kept(end - start, p), threshold)
+        part = None if residual is None else residual[start:end]
+        k = count_kept(end - start, p)
+        found, found_values = add_top_k(x[start:end], part, k, threshold)
         indices.append(found + start)
-        values.append(there)
+        values.append(found_values)
         start = end
     return np.concatenate(indices), np.concatenate(values)

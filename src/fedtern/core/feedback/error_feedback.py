@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtern.core.compressors import Accumulating, Compressor, thresholds_of
+from fedtern.core.compressors import AccumulatingCompressor, Compressor, next_thresholds
 from fedtern.core.feedback.interface import EMPTY, State
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.updates import SPARSE_UPDATES, Update
@@ -46,7 +46,7 @@ class ErrorFeedback:
         """The state after a step that is known to have given ``update``."""
         target = with_residual(delta, state)
         if self._fused is not None and isinstance(update, SPARSE_UPDATES):
-            thresholds = thresholds_of(update, np.abs(target[update.indices]))
+            thresholds = next_thresholds(update, np.abs(target[update.indices]))
             return {**self._settled(target, update), "thresholds": thresholds}
         return self._settled(target, update)
 
@@ -55,9 +55,9 @@ class ErrorFeedback:
         return return_to_residual(state, update)
 
     @cached_property
-    def _fused(self) -> Accumulating | None:
+    def _fused(self) -> AccumulatingCompressor | None:
         # Kept, because asking a protocol takes longer than many a step.
-        return self.compressor if isinstance(self.compressor, Accumulating) else None
+        return self.compressor if isinstance(self.compressor, AccumulatingCompressor) else None
 
     def _settled(self, target: Vector, update: Update) -> State:
         if self.compressor.loss == "none":

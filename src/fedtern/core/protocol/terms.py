@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NoReturn
 
-from fedtern.core.compressors import Restricting
+from fedtern.core.compressors import SubspaceCompressor
 from fedtern.core.envelope import unseal
 from fedtern.core.errors import DecodeError, RemoteProtocolError
 from fedtern.core.layout import Layout, Vector
@@ -52,11 +52,11 @@ class Terms:
         return self.layout.digest + self.method.digest
 
     @cached_property
-    def restricting(self) -> Restricting | None:
+    def restricting(self) -> SubspaceCompressor | None:
         """The upward compressor, if clients can train in what it sends; few can."""
         # Kept, because asking a protocol takes longer than many a step.
         compressor = getattr(self.method.up.feedback, "compressor", None)
-        return compressor if isinstance(compressor, Restricting) else None
+        return compressor if isinstance(compressor, SubspaceCompressor) else None
 
     def head(self, stamp: bytes, round: int) -> bytes:
         """What the body of each message begins with."""

@@ -16,7 +16,7 @@ ATOMO = Publication(
         year="2018",
     ),
     {
-        "Algorithm 1 (probabilities)": "fedtern.core.compressors.lowrank.atom_chances",
+        "Algorithm 1 (probabilities)": "fedtern.core.compressors.lowrank.atom_probabilities",
         "spectral-ATOMO": "fedtern.core.compressors.SpectralAtoms.compress",
     },
     ("Tensors that are no longer than their factors, such as biases, are sent whole.",),
