@@ -212,11 +212,19 @@ def connect_again_after_the_end() -> Federation:
     return federation
 
 
+def restart_after_the_end() -> Federation:
+    server = finish_the_last_round().server
+    federation = Federation(RoundPolicy(rounds=1), server=server)
+    federation.rounds.connected(5.0)
+    return federation
+
+
 S = RoundState
 E = Event
 SCENARIOS: dict[tuple[RoundState, Event], Callable[[], Federation]] = {
     (S.DISCONNECTED, E.CONNECTED): connect_first,
     (S.DISCONNECTED, E.RESUMED): resume_after_a_restart,
+    (S.DISCONNECTED, E.ALL_ROUNDS_FINISHED): restart_after_the_end,
     (S.DISCOVERING, E.CONNECTED): connect_again_in_the_grace_period,
     (S.DISCOVERING, E.TOO_FEW_CLIENTS): wait_for_clients,
     (S.DISCOVERING, E.COHORT_CALLED): call_after_the_grace_period,
@@ -236,8 +244,8 @@ SCENARIOS: dict[tuple[RoundState, Event], Callable[[], Federation]] = {
     (S.FINISHING, E.COHORT_CALLED): finish_with_all_uploads,
     (S.FINISHING, E.GRACE_PERIOD): finish_in_the_grace_period,
     (S.FINISHING, E.TOO_FEW_CLIENTS): finish_with_too_few_clients_for_the_next_round,
-    (S.FINISHING, E.LAST_ROUND): finish_the_last_round,
-    (S.ENDED, E.CONNECTED): connect_again_after_the_end,
+    (S.FINISHING, E.ALL_ROUNDS_FINISHED): finish_the_last_round,
+    (S.ENDED, E.ALL_ROUNDS_FINISHED): connect_again_after_the_end,
 }
 
 
@@ -448,13 +456,21 @@ def test_a_restarted_cohort_smaller_than_the_new_quorum_does_not_block_the_feder
     assert finished.next_cohort == {0, 1}
 
 
-def test_a_restart_after_the_last_round_is_at_the_end():
-    federation = finish_the_last_round()
-    again = Federation(RoundPolicy(rounds=1), server=federation.server)
-    assert again.rounds.ended
-    again.rounds.connected(5.0)
-    assert again.rounds.tick(6.0) is None
-    assert again.state is S.ENDED
+def test_after_the_last_round_a_restarted_server_starts_no_round():
+    federation = restart_after_the_end()
+    assert federation.rounds.ended
+    federation.rounds.client_present(0)
+    assert federation.rounds.tick(100.0) is None
+    assert federation.server.round == 1
+
+
+def test_a_round_finished_behind_the_back_of_the_controller_is_an_error():
+    federation = Federation(RoundPolicy(rounds=1)).start([0])
+    federation.server.finish_round()
+    with pytest.raises(
+        LocalProtocolError, match="ALL_ROUNDS_FINISHED is not possible in state COL"
+    ):
+        federation.rounds.connected(2.0)
 
 
 def test_void_and_skipped_rounds_count_towards_the_last_round():

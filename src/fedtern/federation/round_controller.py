@@ -49,7 +49,7 @@ class Event(Enum):
     QUORUM_REACHED = "No more uploads are expected, or the deadline passed; a quorum has arrived."
     QUORUM_MISSED = "The round cannot reach its quorum, and there is no cohort for the next round."
     ROUND_VOID = "The round cannot reach its quorum, and there is a cohort for the next round."
-    LAST_ROUND = "The finished round was the last one of the policy."
+    ALL_ROUNDS_FINISHED = "The server has finished as many rounds as the policy has."
 
 
 # Where the rules come from:
@@ -71,6 +71,7 @@ TRANSITIONS: Mapping[RoundState, Mapping[Event, RoundState]] = MappingProxyType(
         RoundState.DISCONNECTED: {
             Event.CONNECTED: RoundState.DISCOVERING,
             Event.RESUMED: RoundState.COLLECTING,
+            Event.ALL_ROUNDS_FINISHED: RoundState.ENDED,
         },
         RoundState.DISCOVERING: {
             Event.CONNECTED: RoundState.DISCOVERING,
@@ -100,10 +101,10 @@ TRANSITIONS: Mapping[RoundState, Mapping[Event, RoundState]] = MappingProxyType(
             Event.COHORT_CALLED: RoundState.COLLECTING,
             Event.GRACE_PERIOD: RoundState.DISCOVERING,
             Event.TOO_FEW_CLIENTS: RoundState.WAITING,
-            Event.LAST_ROUND: RoundState.ENDED,
+            Event.ALL_ROUNDS_FINISHED: RoundState.ENDED,
         },
         RoundState.ENDED: {
-            Event.CONNECTED: RoundState.ENDED,
+            Event.ALL_ROUNDS_FINISHED: RoundState.ENDED,
         },
     }
 )
@@ -182,8 +183,7 @@ class RoundController:
         self.policy = policy or RoundPolicy()
         self.presence = Presence(max_clients)
         self.cohort = NO_CLIENTS  # clients called to the open round
-        complete = self.policy.rounds is not None and server.round >= self.policy.rounds
-        self._state = RoundState.ENDED if complete else RoundState.DISCONNECTED
+        self._state = RoundState.DISCONNECTED
         self._observer = observer
         self._awaited: set[int] = set()  # clients of the cohort that have not uploaded
         self._called_at = 0.0
@@ -237,7 +237,10 @@ class RoundController:
         """
         self.presence.forget()
         self._grace_end = now + self.policy.grace
-        if not self.ended and not self.cohort:
+        if self._all_rounds_finished:
+            self._transition(Event.ALL_ROUNDS_FINISHED)
+            return
+        if not self.cohort:
             # A cohort that another process called is still training.
             self.cohort = self.server.cohort or NO_CLIENTS
         self._awaited = set(self.cohort - self.server.uploaded)
@@ -335,6 +338,10 @@ class RoundController:
     def _has_quorum(self) -> bool:
         return len(self.server.uploaded) >= self.policy.quorum
 
+    @property
+    def _all_rounds_finished(self) -> bool:
+        return self.policy.rounds is not None and self.server.round >= self.policy.rounds
+
     def _awaits_uploads(self) -> bool:
         # Called for every message, so it builds no sets.
         if self.policy.deadline is None or not self._awaited:
@@ -369,8 +376,8 @@ class RoundController:
         )
         self._start(next_cohort, now)
         self._transition(event)
-        if last:
-            self._transition(Event.LAST_ROUND)
+        if self._all_rounds_finished:
+            self._transition(Event.ALL_ROUNDS_FINISHED)
         elif next_cohort:
             self._transition(Event.COHORT_CALLED)
         elif now < self._grace_end:
@@ -387,6 +394,11 @@ class RoundController:
 
     def _transition(self, event: Event) -> None:
         source = self._state
+        if event not in TRANSITIONS[source]:
+            raise LocalProtocolError(
+                f"event {event.name} is not possible in state {source.name} of round"
+                f" {self.server.round}; nobody but the controller may finish rounds of its server"
+            )
         self._state = TRANSITIONS[source][event]
         if self._observer is not None:
             self._observer(Transition(source, event, self._state))
