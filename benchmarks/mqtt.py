@@ -26,17 +26,17 @@ import numpy as np
 from fedtern import Client, Server, stc
 from fedtern.core.protocol import Sent
 from fedtern.transports.mqtt import (
+    AllClients,
     Broker,
-    Coordinator,
-    Everybody,
+    MqttServer,
     RoundPolicy,
     Sample,
     Stats,
     join,
     serve,
 )
-from fedtern.transports.mqtt.byte_counter import counting
-from fedtern.transports.mqtt.local_broker import find_mosquitto, mosquitto
+from fedtern.transports.mqtt.byte_counter import count_bytes
+from fedtern.transports.mqtt.local_broker import find_mosquitto, run_mosquitto
 from mqtt_load import FEDERATION, METHOD
 from rows import VGG11S, Options, Row, Rows, Target
 
@@ -84,16 +84,16 @@ def load(clients: int, cohort: int, rounds: int, size: int = LOGISTIC, processes
     stats = Stats()
     marks = []
 
-    def on_round(coordinator: Coordinator) -> None:
-        if coordinator.server.round % (rounds // 10) == 0:
+    def on_round(mqtt_server: MqttServer) -> None:
+        if mqtt_server.server.round % (rounds // 10) == 0:
             marks.append((time.perf_counter(), time.process_time(), _mib()))
 
     server = Server(np.zeros(size), METHOD, federation=FEDERATION)
-    cohorts = Sample(size=cohort) if cohort < clients else Everybody()
-    plan = RoundPolicy(cohorts, deadline=60, least=clients, rounds=rounds)
-    with mosquitto() as port, generator(port, clients, size, processes):
+    cohorts = Sample(size=cohort) if cohort < clients else AllClients()
+    policy = RoundPolicy(cohorts, deadline=60, min_clients=clients, rounds=rounds)
+    with run_mosquitto() as port, generator(port, clients, size, processes):
         place = Broker("127.0.0.1", port)
-        asyncio.run(serve(server, place, plan, stats=stats, on_round=on_round, linger=0))
+        asyncio.run(serve(server, place, policy, stats=stats, on_round=on_round, linger=0))
     (begin, spent, _) = marks[0]
     (end, all_spent, _) = marks[-1]
     timed = rounds - rounds // 10
@@ -148,7 +148,7 @@ async def traffic(port: int, clients: int = 10, rounds: int = 20, size: int = VG
         nonlocal messages
         messages += len(sent.data)
 
-    def on_round(coordinator: Coordinator) -> None:
+    def on_round(mqtt_server: MqttServer) -> None:
         nonlocal messages
         data = server.newest_broadcast(server.round - 1)
         messages += clients * len(data or b"")
@@ -156,11 +156,11 @@ async def traffic(port: int, clients: int = 10, rounds: int = 20, size: int = VG
     def train(weights: np.ndarray, round: int) -> np.ndarray:
         return weights + rng.standard_normal(size, np.float32) / 100
 
-    plan = RoundPolicy(Everybody(), deadline=120, least=clients, rounds=rounds, grace=0.2)
-    async with counting(port) as wire:
+    policy = RoundPolicy(AllClients(), deadline=120, min_clients=clients, rounds=rounds, grace=0.2)
+    async with count_bytes(port) as wire:
         own = Broker("127.0.0.1", port)
         through = Broker("127.0.0.1", wire.port)
-        tasks = [serve(server, own, plan, on_round=on_round)]
+        tasks = [serve(server, own, policy, on_round=on_round)]
         for i in range(clients):
             client = Client(i, method, weights=np.zeros(size), federation="wire")
             tasks.append(join(client, train, through, on_upload=uploaded))
@@ -183,7 +183,7 @@ def rows(options: Options) -> Rows:
     note = f"{clients:,} connected, cohort {cohort}; {own}"
     target = Target(">=", 5.0, "ours")
     yield Row("rounds", "", found.rounds_per_second, None, "rounds/s", target, note)
-    with mosquitto() as port:
+    with run_mosquitto() as port:
         bytes_seen = asyncio.run(traffic(port, 3 if options.quick else 10))
     dense = 4.0 * VGG11S
     peer = "uncompressed training"
@@ -206,7 +206,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()
     if given.what == "wire":
-        with mosquitto() as port:
+        with run_mosquitto() as port:
             seen = asyncio.run(
                 traffic(port, given.clients or 10, given.rounds or 20, given.size or VGG11S)
             )

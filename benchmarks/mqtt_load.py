@@ -20,7 +20,8 @@ from fedtern import Client, stc
 from fedtern.core.layout import Layout
 from fedtern.core.protocol import Broadcast, CohortNotice, Terms, Uplink
 from fedtern.core.wire import varint
-from fedtern.transports.mqtt.topics import HERE, Announcement, Topics, write_upload
+from fedtern.transports.mqtt.messages import Announcement, write_upload
+from fedtern.transports.mqtt.topics import PRESENT, Topics
 
 FEDERATION = "load"
 METHOD = stc()
@@ -113,7 +114,7 @@ class Light(asyncio.Protocol):
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         alive = TOPICS.of("alive", self.i)
         transport.write(connect(f"light-{self.i}", alive))
-        transport.write(publish(alive, HERE, retain=True))
+        transport.write(publish(alive, PRESENT, retain=True))
         transport.write(subscribe(TOPICS.round, TOPICS.of("down", self.i)))
 
     def data_received(self, data: bytes) -> None:

@@ -49,10 +49,11 @@ PURE = (
     "federation/presence",
     "federation/round_controller",
     "federation/round_policy",
-    "transports/mqtt/coordinator",
+    "transports/mqtt/client",
     "transports/mqtt/limits",
-    "transports/mqtt/member",
+    "transports/mqtt/messages",
     "transports/mqtt/reassembly",
+    "transports/mqtt/server",
     "transports/mqtt/topics",
 )
 

@@ -22,7 +22,7 @@ from fedtern.federation.round_policy import RoundPolicy, Sample, Scheduled
 
 METHOD = stc(1 / 10, 1 / 10)
 START = np.zeros(50, np.float32)
-ALL_PRESENT = Sample(share=1.0)  # unlike the default, clients that come later may not join
+ALL_PRESENT = Sample(fraction=1.0)  # unlike the default, clients that come later may not join
 
 
 class Federation:
@@ -44,7 +44,7 @@ class Federation:
         return self.rounds.state
 
     def start(self, clients: Iterable[int], now: float = 0.0) -> Federation:
-        """Connect at ``now``, let clients come, and call a cohort after a second's grace."""
+        """Connect at ``now``, let clients come, and select a cohort after a second's grace."""
         self.rounds.connected(now)
         for client in clients:
             self.rounds.client_present(client)
@@ -72,7 +72,7 @@ def connect_again_in_the_grace_period() -> Federation:
 
 
 def wait_for_clients() -> Federation:
-    federation = Federation(RoundPolicy(least=2))
+    federation = Federation(RoundPolicy(min_clients=2))
     federation.rounds.connected(0.0)
     federation.rounds.tick(1.0)
     return federation
@@ -91,7 +91,7 @@ def connect_again_while_waiting() -> Federation:
     return federation
 
 
-def call_after_waiting() -> Federation:
+def select_after_waiting() -> Federation:
     federation = wait_for_clients()
     for client in (0, 1):
         federation.rounds.client_present(client)
@@ -99,7 +99,7 @@ def call_after_waiting() -> Federation:
     return federation
 
 
-def call_after_the_grace_period() -> Federation:
+def select_after_the_grace_period() -> Federation:
     return Federation().start([0, 1])
 
 
@@ -110,7 +110,7 @@ def resume_after_a_restart() -> Federation:
 
 
 def connect_again_while_collecting() -> Federation:
-    federation = call_after_the_grace_period()
+    federation = select_after_the_grace_period()
     federation.rounds.connected(5.0)
     return federation
 
@@ -227,11 +227,11 @@ SCENARIOS: dict[tuple[RoundState, Event], Callable[[], Federation]] = {
     (S.DISCONNECTED, E.ALL_ROUNDS_FINISHED): restart_after_the_end,
     (S.DISCOVERING, E.CONNECTED): connect_again_in_the_grace_period,
     (S.DISCOVERING, E.TOO_FEW_CLIENTS): wait_for_clients,
-    (S.DISCOVERING, E.COHORT_CALLED): call_after_the_grace_period,
+    (S.DISCOVERING, E.COHORT_SELECTED): select_after_the_grace_period,
     (S.DISCOVERING, E.ROUND_SKIPPED): skip_a_round_after_the_grace_period,
     (S.WAITING, E.CONNECTED): connect_again_while_waiting,
     (S.WAITING, E.TOO_FEW_CLIENTS): keep_waiting,
-    (S.WAITING, E.COHORT_CALLED): call_after_waiting,
+    (S.WAITING, E.COHORT_SELECTED): select_after_waiting,
     (S.WAITING, E.ROUND_SKIPPED): skip_a_round_after_waiting,
     (S.COLLECTING, E.RESUMED): connect_again_while_collecting,
     (S.COLLECTING, E.QUORUM_REACHED): finish_with_all_uploads,
@@ -241,7 +241,7 @@ SCENARIOS: dict[tuple[RoundState, Event], Callable[[], Federation]] = {
     (S.OVERDUE, E.QUORUM_REACHED): reach_the_quorum_late,
     (S.OVERDUE, E.QUORUM_MISSED): stay_overdue,
     (S.OVERDUE, E.ROUND_VOID): void_when_clients_come_back,
-    (S.FINISHING, E.COHORT_CALLED): finish_with_all_uploads,
+    (S.FINISHING, E.COHORT_SELECTED): finish_with_all_uploads,
     (S.FINISHING, E.GRACE_PERIOD): finish_in_the_grace_period,
     (S.FINISHING, E.TOO_FEW_CLIENTS): finish_with_too_few_clients_for_the_next_round,
     (S.FINISHING, E.ALL_ROUNDS_FINISHED): finish_the_last_round,
@@ -307,7 +307,7 @@ def test_an_open_policy_announces_no_cohort_so_that_later_clients_can_join():
     assert federation.server.uploaded == {4}
 
 
-def test_before_a_cohort_is_called_the_notice_names_an_empty_one():
+def test_before_a_cohort_is_selected_the_notice_names_an_empty_one():
     federation = connect_first()
     terms = federation.server.terms
     assert CohortNotice.open(federation.rounds.cohort_notice(), terms).cohort == frozenset()
@@ -342,7 +342,7 @@ def test_a_state_that_only_clients_can_change_has_no_next_tick(scenario):
     assert scenario().rounds.next_tick is None
 
 
-def test_at_the_deadline_a_quorum_counts_and_silent_clients_are_not_called_again():
+def test_at_the_deadline_a_quorum_counts_and_silent_clients_are_not_selected_again():
     federation = Federation(RoundPolicy(ALL_PRESENT, deadline=10, quorum=2)).start(range(4))
     federation.upload(0, 1)
     assert federation.rounds.tick(10.9) is None
@@ -415,7 +415,7 @@ def test_a_skipped_round_is_not_void():
     assert finished.next_cohort == {0, 1}
 
 
-def test_in_the_grace_period_after_a_reconnection_no_cohort_is_called():
+def test_in_the_grace_period_after_a_reconnection_no_cohort_is_selected():
     federation = finish_in_the_grace_period()
     for client in (0, 1, 2):
         federation.rounds.client_present(client)
@@ -495,7 +495,7 @@ def test_all_clients_left_after_every_known_client_said_goodbye():
     assert federation.rounds.all_clients_left
 
 
-def test_a_scheduled_cohort_is_called_even_if_other_clients_are_present():
+def test_a_scheduled_cohort_is_selected_even_if_other_clients_are_present():
     environment = Environment(clients=4, participation=0.5)
     policy = RoundPolicy(Scheduled(environment, seed=1), deadline=None)
     federation = Federation(policy).start([99])

@@ -23,10 +23,10 @@ from fedtern.data.environment import Environment
 from fedtern.report import write_report
 from fedtern.runs import Evaluation, Experiment
 from fedtern.training.tasks import get_task
-from fedtern.transports.mqtt import Broker, Coordinator, RoundPolicy, Sample, serve
-from fedtern.transports.mqtt.byte_counter import ByteCounter, counting
-from fedtern.transports.mqtt.experiment_server import ExperimentServer, describe
-from fedtern.transports.mqtt.local_broker import mosquitto
+from fedtern.transports.mqtt import Broker, MqttServer, RoundPolicy, Sample, serve
+from fedtern.transports.mqtt.byte_counter import ByteCounter, count_bytes
+from fedtern.transports.mqtt.experiment_server import ExperimentServer, encode_experiment
+from fedtern.transports.mqtt.local_broker import run_mosquitto
 
 app = Commands()
 FEDERATION = "demo"
@@ -52,7 +52,7 @@ def over_mqtt(
     """
     environment = Environment(clients=clients, participation=0.6, classes_per_client=2)
     method = "stc:p_up=1/20,p_down=1/20"
-    with report_errors(), mosquitto() as port:
+    with report_errors(), run_mosquitto() as port:
         experiment = Experiment.of(
             TASK, method, environment, iterations=rounds, evaluate_every=max(rounds // 15, 1)
         )
@@ -68,7 +68,7 @@ async def _train(experiment: Experiment, port: int, out: Path) -> None:
     """Train over a broker on ``port`` and print evaluations and traffic."""
     dataset = get_task(experiment.task).load()
     clients = experiment.environment.clients
-    async with counting(port) as counter:
+    async with count_bytes(port) as counter:
         screen = _Screen(counter)
         host = ExperimentServer(
             experiment,
@@ -79,7 +79,7 @@ async def _train(experiment: Experiment, port: int, out: Path) -> None:
             progress=screen.show,
         )
         cohorts = Sample(size=experiment.environment.cohort_size, seed=experiment.seed)
-        policy = RoundPolicy(cohorts, deadline=10.0, least=clients, rounds=host.rounds)
+        policy = RoundPolicy(cohorts, deadline=10.0, min_clients=clients, rounds=host.rounds)
         with _clients(counter.port, clients) as running, screen.console.status("training"):
             serving = asyncio.ensure_future(
                 serve(
@@ -87,8 +87,8 @@ async def _train(experiment: Experiment, port: int, out: Path) -> None:
                     Broker("127.0.0.1", port),
                     policy,
                     stats=host.stats,
-                    about=describe(experiment),
-                    on_round=host.moved,
+                    about=encode_experiment(experiment),
+                    on_round=host.round_finished,
                 )
             )
             try:
@@ -138,12 +138,12 @@ class _Screen:
         self.console = console(120)
         self._has_header = False
 
-    def show(self, evaluation: Evaluation, coordinator: Coordinator) -> None:
+    def show(self, evaluation: Evaluation, mqtt_server: MqttServer) -> None:
         """Print an evaluation."""
         if not self._has_header:
             self.console.print("present  cohort   round  accuracy     wire up   wire down")
             self._has_header = True
-        stats = coordinator.stats
+        stats = mqtt_server.stats
         self.console.print(
             f"{stats.present:>7}  {stats.cohort:>6}  {evaluation.round:>6}"
             f"  {evaluation.accuracy:>8.2%}"

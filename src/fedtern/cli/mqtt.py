@@ -22,24 +22,29 @@ from fedtern.cli.options import (
 from fedtern.cli.progress import summary
 from fedtern.cli.signals import run_until_signal
 from fedtern.cli.terminal import report_errors
-from fedtern.federation.round_policy import Cohorts, Everybody
+from fedtern.federation.round_policy import CohortSelection
 from fedtern.runs import Evaluation, Experiment
 from fedtern.store import Store
 from fedtern.training.tasks import get_task
 from fedtern.transports.mqtt import (
+    AllClients,
     Broker,
-    Coordinator,
     Limits,
+    MqttServer,
     RoundPolicy,
     Sample,
     Scheduled,
     join,
     serve,
 )
-from fedtern.transports.mqtt.client_loop import about
+from fedtern.transports.mqtt.client_loop import fetch_description
 from fedtern.transports.mqtt.experiment_client import ExperimentClient
-from fedtern.transports.mqtt.experiment_server import ExperimentServer, describe, understand
-from fedtern.transports.mqtt.metrics import exported
+from fedtern.transports.mqtt.experiment_server import (
+    ExperimentServer,
+    decode_experiment,
+    encode_experiment,
+)
+from fedtern.transports.mqtt.metrics import serve_metrics
 from fedtern.transports.mqtt.topics import Topics
 
 _PASSWORD = "FEDTERN_MQTT_PASSWORD"  # an environment variable
@@ -100,7 +105,7 @@ def serve_command(
     store: StoreDirectory = None,
     deadline: Annotated[float, typer.Option(help="Seconds until a round ends.")] = 60.0,
     quorum: Annotated[int, typer.Option(help="Uploads that a round needs to count.")] = 1,
-    least: Annotated[
+    min_clients: Annotated[
         int | None,
         typer.Option(
             help="Clients that must be present before a round starts.", show_default="the quorum"
@@ -136,7 +141,7 @@ def serve_command(
         experiment = options.experiment(task, method, strict=True)
         address = _parse_broker(broker, ca, cert, key)
         Topics(federation)  # raises if the name cannot be part of a topic
-        policy = _round_policy(experiment, None if exact else deadline, quorum, least)
+        policy = _round_policy(experiment, None if exact else deadline, quorum, min_clients)
         set_up_logging(verbose)
         torch.set_num_threads(options.threads)
         opened = None if store is None else stack.enter_context(Store(store))
@@ -150,7 +155,7 @@ def serve_command(
             progress=_log_evaluation,
         )
         stack.callback(host.close)
-        stack.enter_context(exported(host.stats, federation, metrics_port, metrics_address))
+        stack.enter_context(serve_metrics(host.stats, federation, metrics_port, metrics_address))
         run_until_signal(
             serve(
                 host.server,
@@ -158,16 +163,16 @@ def serve_command(
                 replace(policy, rounds=host.rounds),
                 limits=Limits(rate=rate, packet_bytes=max_packet),
                 stats=host.stats,
-                about=describe(experiment),
-                on_round=host.moved,
+                about=encode_experiment(experiment),
+                on_round=host.round_finished,
             )
         )
-        host.conclude()
+        host.finish()
     typer.echo(f"saved to {host.run.path}; view it with: fedtern report {host.run.path}")
 
 
 def _round_policy(
-    experiment: Experiment, deadline: float | None, quorum: int, least: int | None
+    experiment: Experiment, deadline: float | None, quorum: int, min_clients: int | None
 ) -> RoundPolicy:
     """Return the policy that starts and ends rounds.
 
@@ -176,19 +181,19 @@ def _round_policy(
         deadline: Seconds until a round ends; None to select the cohorts of ``fedtern run`` and wait
             for all of their uploads.
         quorum: Uploads that a round needs to count.
-        least: Clients that must be present before a round starts.
+        min_clients: Clients that must be present before a round starts.
 
     Raises:
         ValueError: The federation has fewer clients than the policy needs.
 
     """
     environment = experiment.environment
-    cohorts: Cohorts = Everybody()
+    cohorts: CohortSelection = AllClients()
     if deadline is None:
         cohorts = Scheduled(environment, experiment.seed)
     elif environment.participation < 1:
-        cohorts = Sample(share=environment.participation, seed=experiment.seed)
-    policy = RoundPolicy(cohorts, deadline=deadline, quorum=quorum, least=least)
+        cohorts = Sample(fraction=environment.participation, seed=experiment.seed)
+    policy = RoundPolicy(cohorts, deadline=deadline, quorum=quorum, min_clients=min_clients)
     # RoundPolicy cannot check this: it does not know how many clients the federation has.
     if quorum > environment.cohort_size:
         raise ValueError(
@@ -196,20 +201,20 @@ def _round_policy(
             f" {environment.clients} clients at participation {environment.participation:g}, got"
             f" {quorum}"
         )
-    if policy.needed > environment.clients:
+    if policy.required_clients > environment.clients:
         raise ValueError(
-            f"least must be at most {environment.clients}, the number of clients, got"
-            f" {policy.needed}"
+            f"min-clients must be at most {environment.clients}, the number of clients, got"
+            f" {policy.required_clients}"
         )
     return policy
 
 
-def _log_evaluation(evaluation: Evaluation, coordinator: Coordinator) -> None:
+def _log_evaluation(evaluation: Evaluation, mqtt_server: MqttServer) -> None:
     logging.getLogger("fedtern.mqtt").info(
-        "round %s: %s present, %s called  %s",
+        "round %s: %s present, %s selected  %s",
         evaluation.round,
-        coordinator.stats.present,
-        coordinator.stats.cohort,
+        mqtt_server.stats.present,
+        mqtt_server.stats.cohort,
         summary(evaluation),
     )
 
@@ -240,7 +245,7 @@ def join_command(
         opened = None if store is None else stack.enter_context(Store(store))
 
         async def take_part() -> None:
-            experiment = understand(await about(address, federation, client))
+            experiment = decode_experiment(await fetch_description(address, federation, client))
             dataset = get_task(experiment.task).load(data_dir)
             trainer = ExperimentClient(
                 experiment, dataset, client, federation, store=opened, device=device
@@ -249,7 +254,7 @@ def join_command(
                 trainer.client,
                 trainer.train,
                 address,
-                examples=trainer.examples,
+                num_examples=trainer.num_examples,
                 on_upload=trainer.uploaded,
             )
 

@@ -1,4 +1,4 @@
-"""What a simulation has cost so far: bytes each way, and seconds by phase."""
+"""Costs of a federation so far: bytes in each direction and seconds by phase."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ PHASES = ("train", "compress", "encode", "decode", "aggregate", "states", "evalu
 
 @dataclass
 class Traffic:
-    """One direction: real bytes of all clients, their mean over each cohort, the paper's count."""
+    """Bytes in one direction.
+
+    Attributes:
+        total: measured bytes of all clients.
+        mean: measured bytes per client of a cohort, summed over rounds.
+        paper: like ``mean``, by the paper's formulas.
+
+    """
 
     total: int = 0
     mean: float = 0.0
     paper: float = 0.0
 
     def add(self, sizes: list[int], paper_bits: float) -> None:
-        """Count one round: the bytes of each client in it, and the paper's bits of all together."""
+        """Count one round: the bytes of each client, and the paper's bits of all together."""
         self.total += sum(sizes)
         self.mean += sum(sizes) / len(sizes)
         self.paper += paper_bits / 8 / len(sizes)
@@ -25,7 +32,7 @@ class Traffic:
 
 @dataclass
 class Meter:
-    """Counters that only grow."""
+    """Counters of a simulation; they never decrease."""
 
     up: Traffic = field(default_factory=Traffic)
     down: Traffic = field(default_factory=Traffic)
@@ -35,18 +42,19 @@ class Meter:
         self._phases = {name: Phase(self.seconds, name) for name in PHASES}
 
     def phase(self, name: str) -> Phase:
-        """Time what happens inside, where there may be other phases but not the same one again."""
+        """Return the timer of a phase. Different phases can be nested."""
         return self._phases[name]
 
 
 class Phase:
-    """Adds the time between its beginning and its end to a counter."""
+    """Context manager that adds its duration to a counter."""
 
-    # A generator would do, and take as long as some of what is timed.
+    # A generator-based context manager takes as long as some of the phases.
     __slots__ = ("_begin", "_name", "_seconds")
 
     def __init__(self, seconds: dict[str, float], name: str) -> None:
-        self._seconds, self._name = seconds, name
+        self._seconds = seconds
+        self._name = name
 
     def __enter__(self) -> None:
         self._begin = time.perf_counter()

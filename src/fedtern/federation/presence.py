@@ -1,52 +1,59 @@
-"""Who is there, as far as a server can tell."""
+"""Which clients are present, as far as a server can tell."""
 
 from __future__ import annotations
 
 
 class Presence:
-    """Clients that have been heard of.
+    """Clients that are present, that left, and that do not answer.
 
-    Somebody who was called and did not answer is silent, and not called again before there is a
-    sign of life: a broker may go on believing in a client for minutes.
+    A client that was selected and did not upload in time is unresponsive. It is not selected again
+    before it sends another message: a broker can report a lost client as present for minutes.
+
+    Args:
+        max_clients: number of clients that are recorded; others are ignored.
+
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.here: set[int] = set()
-        self.known: set[int] = set()  # who ever was
-        self.left: set[int] = set()  # since the last call
-        self.silent: set[int] = set()
+    def __init__(self, max_clients: int) -> None:
+        self.max_clients = max_clients
+        self.present: set[int] = set()
+        self.known: set[int] = set()  # clients that were ever present
+        self.left: set[int] = set()  # clients that left since the open round started
+        self.unresponsive: set[int] = set()
 
-    def forget(self) -> None:
-        """Know nothing, as after a new connection: the broker will tell."""
-        self.here, self.left, self.silent = set(), set(), set()
+    def reset(self) -> None:
+        """Drop everything but the known clients, as after a new connection."""
+        self.present = set()
+        self.left = set()
+        self.unresponsive = set()
 
-    def heard(self, client: int) -> None:
-        """A sign of life."""
-        if client in self.here or len(self.here) < self.most:
-            self.here.add(client)
-        if len(self.known) < self.most:
+    def add(self, client: int) -> None:
+        """Record a message of a client."""
+        if client in self.present or len(self.present) < self.max_clients:
+            self.present.add(client)
+        if len(self.known) < self.max_clients:
             self.known.add(client)
         self.left.discard(client)
-        self.silent.discard(client)
+        self.unresponsive.discard(client)
 
-    def leave(self, client: int) -> None:
-        """A farewell, or a last will."""
-        if client in self.here:
+    def remove(self, client: int) -> None:
+        """Record that a client left or lost its connection."""
+        if client in self.present:
             self.left.add(client)
-        self.here.discard(client)
-        self.silent.discard(client)
+        self.present.discard(client)
+        self.unresponsive.discard(client)
 
-    def unanswered(self, clients: set[int]) -> None:
-        """These were called and did not answer in time."""
-        self.silent |= clients & self.here
+    def mark_unresponsive(self, clients: set[int]) -> None:
+        """Record that these clients were selected and did not upload in time."""
+        self.unresponsive |= clients & self.present
 
     @property
     def count(self) -> int:
-        """How many may be called."""
-        return len(self.here) - len(self.silent)  # asked with every message, so not by making sets
+        """Number of clients that can be selected."""
+        # Called for every message, so it builds no sets.
+        return len(self.present) - len(self.unresponsive)
 
     @property
     def available(self) -> list[int]:
-        """Who may be called, ascending."""
-        return sorted(self.here - self.silent)
+        """Clients that can be selected, in ascending order."""
+        return sorted(self.present - self.unresponsive)

@@ -27,9 +27,11 @@ class RoundState(Enum):
     """State of the open round. The values are descriptions."""
 
     DISCONNECTED = "The transport has not connected yet."
-    DISCOVERING = "The grace period: clients report that they are present. Nobody is called yet."
-    WAITING = "Too few clients are present to call a cohort."
-    COLLECTING = "A cohort is called. The server accepts its uploads."
+    DISCOVERING = (
+        "Clients report that they are present. No cohort is selected in this grace period."
+    )
+    WAITING = "Too few clients are present to select a cohort."
+    COLLECTING = "A cohort is selected. The server accepts its uploads."
     OVERDUE = "The quorum was missed and too few clients are present for another round."
     FINISHING = "The server aggregates and broadcasts. No caller ever sees this state."
     ENDED = "All rounds of the policy are finished."
@@ -38,11 +40,11 @@ class RoundState(Enum):
 class Event(Enum):
     """Reason for a transition. The values are descriptions."""
 
-    CONNECTED = "The transport connected, for the first time or again. No cohort is called."
-    RESUMED = "The transport connected, for the first time or again. A cohort was called before."
+    CONNECTED = "The transport connected, for the first time or again. No cohort is selected."
+    RESUMED = "The transport connected, for the first time or again. A cohort was selected before."
     TOO_FEW_CLIENTS = "The policy finds no cohort among the clients that are present."
     GRACE_PERIOD = "The policy finds no cohort, but the grace period is not over."
-    COHORT_CALLED = "The policy chose a cohort, and enough clients are present."
+    COHORT_SELECTED = "Enough clients are present, and the policy selected a cohort."
     ROUND_SKIPPED = (
         "The open round has an empty cohort, and a cohort for the next round is present."
     )
@@ -59,11 +61,11 @@ class Event(Enum):
 # - A broadcast names the cohort of the next round. If there is none at that moment, the cohort is
 #   empty and the server refuses all uploads. When enough clients are present again, only another
 #   broadcast can name them: the empty round is skipped (ROUND_SKIPPED).
-# - A void round costs all its clients their work of that round. So it is finished only when another
-#   cohort can start at once (ROUND_VOID). Until then it stays open (OVERDUE), and counts if the
-#   missing uploads arrive after all.
-# - After a new connection, the transport does not know which clients are present. Nobody is called
-#   before the grace period is over; uploads of a cohort that was called before are accepted.
+# - A void round does not advance the model; its uploads return to the clients' residuals. So it is
+#   finished only when another cohort can start at once (ROUND_VOID). Until then it stays open
+#   (OVERDUE), and counts if the missing uploads arrive.
+# - After a new connection, the transport does not know which clients are present. No cohort is
+#   selected before the grace period is over; uploads of an earlier cohort are accepted.
 # - A cohort survives a restart of the server (RESUMED), because clients are training for it. They
 #   have the whole deadline again: their uploads may have been lost.
 TRANSITIONS: Mapping[RoundState, Mapping[Event, RoundState]] = MappingProxyType(
@@ -76,13 +78,13 @@ TRANSITIONS: Mapping[RoundState, Mapping[Event, RoundState]] = MappingProxyType(
         RoundState.DISCOVERING: {
             Event.CONNECTED: RoundState.DISCOVERING,
             Event.TOO_FEW_CLIENTS: RoundState.WAITING,
-            Event.COHORT_CALLED: RoundState.COLLECTING,
+            Event.COHORT_SELECTED: RoundState.COLLECTING,
             Event.ROUND_SKIPPED: RoundState.FINISHING,
         },
         RoundState.WAITING: {
             Event.CONNECTED: RoundState.DISCOVERING,
             Event.TOO_FEW_CLIENTS: RoundState.WAITING,
-            Event.COHORT_CALLED: RoundState.COLLECTING,
+            Event.COHORT_SELECTED: RoundState.COLLECTING,
             Event.ROUND_SKIPPED: RoundState.FINISHING,
         },
         RoundState.COLLECTING: {
@@ -98,7 +100,7 @@ TRANSITIONS: Mapping[RoundState, Mapping[Event, RoundState]] = MappingProxyType(
             Event.ROUND_VOID: RoundState.FINISHING,
         },
         RoundState.FINISHING: {
-            Event.COHORT_CALLED: RoundState.COLLECTING,
+            Event.COHORT_SELECTED: RoundState.COLLECTING,
             Event.GRACE_PERIOD: RoundState.DISCOVERING,
             Event.TOO_FEW_CLIENTS: RoundState.WAITING,
             Event.ALL_ROUNDS_FINISHED: RoundState.ENDED,
@@ -121,7 +123,7 @@ class Transition:
 
 @dataclass(frozen=True)
 class RoundStarted:
-    """A cohort was called to a round that no broadcast announced: the first one of a federation.
+    """A cohort was selected for a round that no broadcast announced: the first of a federation.
 
     Attributes:
         round: number of the round.
@@ -142,7 +144,7 @@ class RoundFinished:
         cohort: clients that were expected to upload; empty for a skipped round.
         discarded: number of uploads that do not count because the round is void.
         void: whether the quorum was missed.
-        seconds: time since the cohort was called.
+        seconds: time since the cohort was selected.
         next_cohort: clients that are expected to upload next.
 
     """
@@ -159,7 +161,7 @@ Outcome = RoundStarted | RoundFinished
 
 
 class RoundController:
-    """Calls cohorts, watches deadlines and quorums, and finishes rounds.
+    """Selects cohorts, watches deadlines and quorums, and finishes rounds.
 
     It keeps no clock: ``now`` is in seconds from any start and never decreases.
 
@@ -182,11 +184,11 @@ class RoundController:
         self.server = server
         self.policy = policy or RoundPolicy()
         self.presence = Presence(max_clients)
-        self.cohort = NO_CLIENTS  # clients called to the open round
+        self.cohort = NO_CLIENTS  # clients selected for the open round
         self._state = RoundState.DISCONNECTED
         self._observer = observer
         self._awaited: set[int] = set()  # clients of the cohort that have not uploaded
-        self._called_at = 0.0
+        self._selected_at = 0.0
         self._grace_end = 0.0
 
     @property
@@ -211,7 +213,7 @@ class RoundController:
         if self._state is RoundState.DISCOVERING:
             return self._grace_end
         if self._state is RoundState.COLLECTING and self.policy.deadline is not None:
-            return self._called_at + self.policy.deadline
+            return self._selected_at + self.policy.deadline
         return None
 
     def admits(self, client: int) -> bool:
@@ -235,25 +237,25 @@ class RoundController:
         All earlier information about present clients is dropped. Announce the newest broadcast or
         ``cohort_notice`` after this: clients then send again what the last connection lost.
         """
-        self.presence.forget()
+        self.presence.reset()
         self._grace_end = now + self.policy.grace
         if self._all_rounds_finished:
             self._transition(Event.ALL_ROUNDS_FINISHED)
             return
         if not self.cohort:
-            # A cohort that another process called is still training.
+            # A cohort that another process selected is still training.
             self.cohort = self.server.cohort or NO_CLIENTS
         self._awaited = set(self.cohort - self.server.uploaded)
-        self._called_at = now
+        self._selected_at = now
         self._transition(Event.RESUMED if self.cohort else Event.CONNECTED)
 
     def client_present(self, client: int) -> None:
         """Report any message of a client that shows it is present."""
-        self.presence.heard(client)
+        self.presence.add(client)
 
     def client_left(self, client: int) -> None:
         """Report that a client said goodbye or lost its connection."""
-        self.presence.leave(client)
+        self.presence.remove(client)
 
     def receive(self, client: int, data: bytes, num_examples: int = 1) -> Accepted:
         """Pass an upload to the server.
@@ -272,12 +274,12 @@ class RoundController:
             )
         accepted = self.server.receive(client, data, num_examples)
         self._awaited.discard(client)
-        self.presence.heard(client)
+        self.presence.add(client)
         return accepted
 
     def extend_deadline(self, seconds: float) -> None:
         """Extend the deadline by a pause in which the transport did not read messages."""
-        self._called_at += seconds
+        self._selected_at += seconds
 
     def tick(self, now: float) -> Outcome | None:
         """Start or finish a round if it is time to.
@@ -296,17 +298,17 @@ class RoundController:
         if state is RoundState.ENDED or (state is RoundState.DISCOVERING and now < self._grace_end):
             return None
         if state is RoundState.DISCOVERING or state is RoundState.WAITING:
-            return self._call_cohort(now)
+            return self._select_cohort(now)
         return self._finish_if_due(now)
 
-    def _call_cohort(self, now: float) -> Outcome | None:
-        if self.presence.count >= self.policy.needed:
+    def _select_cohort(self, now: float) -> Outcome | None:
+        if self.presence.count >= self.policy.required_clients:
             if self.server.cohort is not None:
                 if self._next_cohort():
                     return self._finish(Event.ROUND_SKIPPED, now)
             elif cohort := self.policy.choose(self.server.round, self.presence):
                 self._start(cohort, now)
-                self._transition(Event.COHORT_CALLED)
+                self._transition(Event.COHORT_SELECTED)
                 return RoundStarted(self.server.round, cohort)
         self._transition(Event.TOO_FEW_CLIENTS)
         return None
@@ -325,7 +327,7 @@ class RoundController:
     def _is_due(self, now: float) -> bool:
         """Whether nothing is gained by waiting longer for uploads."""
         deadline = self.policy.deadline
-        if deadline is not None and now >= self._called_at + deadline:
+        if deadline is not None and now >= self._selected_at + deadline:
             return True
         if self._awaits_uploads():
             return False
@@ -349,7 +351,7 @@ class RoundController:
         return not self._awaited <= self.presence.left
 
     def _stop_waiting(self) -> None:
-        self.presence.unanswered(self._awaited - self.presence.left)
+        self.presence.mark_unresponsive(self._awaited - self.presence.left)
         self._awaited.clear()
 
     def _next_cohort(self) -> frozenset[int]:
@@ -371,7 +373,7 @@ class RoundController:
             self.cohort,
             len(uploaded) if void else 0,
             void,
-            now - self._called_at,
+            now - self._selected_at,
             next_cohort,
         )
         self._start(next_cohort, now)
@@ -379,7 +381,7 @@ class RoundController:
         if self._all_rounds_finished:
             self._transition(Event.ALL_ROUNDS_FINISHED)
         elif next_cohort:
-            self._transition(Event.COHORT_CALLED)
+            self._transition(Event.COHORT_SELECTED)
         elif now < self._grace_end:
             self._transition(Event.GRACE_PERIOD)
         else:
@@ -388,7 +390,7 @@ class RoundController:
 
     def _start(self, cohort: frozenset[int], now: float) -> None:
         self.cohort = cohort
-        self._called_at = now
+        self._selected_at = now
         self._awaited = set(cohort - self.server.uploaded)
         self.presence.left.clear()
 

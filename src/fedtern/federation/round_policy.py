@@ -1,4 +1,4 @@
-"""When a round begins and ends, and with whom."""
+"""Settings of rounds: which clients take part, and when a round starts and finishes."""
 
 from __future__ import annotations
 
@@ -12,119 +12,134 @@ from fedtern.data.environment import Environment
 from fedtern.federation.presence import Presence
 
 
-class Cohorts(Protocol):
-    """Who is called to which round."""
+class CohortSelection(Protocol):
+    """Selects the clients of each round."""
 
     @property
     def open(self) -> bool:
-        """Whether those who come later may take part in a round as well."""
+        """Whether clients that connect later may join a round that has started."""
         ...
 
     @property
-    def regardless(self) -> bool:
-        """Whether it does not matter who is present."""
+    def ignores_presence(self) -> bool:
+        """Whether clients are selected that are not present."""
         ...
 
     @property
-    def most(self) -> int | None:
-        """The size of the largest cohort; None if that depends on who is present."""
+    def max_size(self) -> int | None:
+        """Size of the largest cohort; None if it depends on the number of clients present."""
         ...
 
     def choose(self, round: int, present: Sequence[int]) -> Sequence[int]:
-        """The clients of a round; nobody to wait for others."""
+        """Return the cohort of a round; an empty one to wait for more clients."""
         ...
 
 
 @dataclass(frozen=True)
-class Everybody:
-    """All who are present, and who comes while a round is open."""
+class AllClients:
+    """All clients that are present, and those that connect during the round."""
 
     open: bool = field(default=True, init=False)
-    regardless: bool = field(default=False, init=False)
-    most: None = field(default=None, init=False)
+    ignores_presence: bool = field(default=False, init=False)
+    max_size: None = field(default=None, init=False)
 
     def choose(self, round: int, present: Sequence[int]) -> Sequence[int]:
-        """All of them."""
+        """Return all clients that are present."""
         return present
 
 
 @dataclass(frozen=True)
 class Sample:
-    """So many of those who are present, or such a share of them, at random.
+    """A random sample of the clients that are present.
 
     >>> Sample(size=2, seed=1).choose(7, [3, 4, 5, 6])
     [4, 5]
+
+    Args:
+        size: number of clients; all clients if fewer are present.
+        fraction: fraction of the clients that are present, instead of ``size``.
+        seed: random seed.
+
     """
 
     size: int | None = None
-    share: float | None = None
+    fraction: float | None = None
     seed: int = 0
     open: bool = field(default=False, init=False)
-    regardless: bool = field(default=False, init=False)
+    ignores_presence: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        if (self.size is None) == (self.share is None):
-            raise ValueError(f"give a size or a share, got {self.size} and {self.share}")
+        if (self.size is None) == (self.fraction is None):
+            raise ValueError(
+                f"pass either size or fraction, got size={self.size} and fraction={self.fraction}"
+            )
         if self.size is not None and self.size < 1:
             raise ValueError(f"size must be at least 1, got {self.size}")
-        if self.share is not None and not 0 < self.share <= 1:
-            raise ValueError(f"share must be in (0, 1], got {self.share}")
+        if self.fraction is not None and not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction must be in (0, 1], got {self.fraction}")
 
     @property
-    def most(self) -> int | None:
-        """The size, if there is one."""
+    def max_size(self) -> int | None:
+        """The size, if it is fixed."""
         return self.size
 
     def choose(self, round: int, present: Sequence[int]) -> Sequence[int]:
-        """As many as were asked for; all where there are fewer."""
-        size = self.size if self.share is None else max(int(self.share * len(present) + 0.5), 1)
+        """Return the sample of a round."""
+        if self.fraction is None:
+            size = self.size
+        else:
+            size = max(int(self.fraction * len(present) + 0.5), 1)
         if size is None or size >= len(present):
             return present
         rng = np.random.default_rng([self.seed, 3, round])
         chosen = rng.choice(len(present), size, replace=False)
-        return sorted(present[at] for at in chosen.tolist())
+        return sorted(present[index] for index in chosen.tolist())
 
 
 @dataclass(frozen=True)
 class Scheduled:
-    """Those whom an environment names, whoever is present: what the local engine does."""
+    """The cohorts of an environment, as in a local simulation, whether they are present or not."""
 
     environment: Environment
     seed: int = 0
     open: bool = field(default=False, init=False)
-    regardless: bool = field(default=True, init=False)
+    ignores_presence: bool = field(default=True, init=False)
 
     @property
-    def most(self) -> int:
-        """The environment's."""
+    def max_size(self) -> int:
+        """Size of the environment's cohorts."""
         return self.environment.cohort_size
 
     def choose(self, round: int, present: Sequence[int]) -> Sequence[int]:
-        """The round's cohort."""
+        """Return the environment's cohort for a round."""
         return self.environment.cohort(self.seed, round)
 
 
 @dataclass(frozen=True)
 class RoundPolicy:
-    """When a round begins and ends.
+    """When rounds start and finish.
 
     Args:
-        cohorts: who is called.
-        deadline: seconds that those have who were called; None to wait for all of them, however
-            long, even if they leave.
-        quorum: uploads without which a round does not count: they go back into the residuals. Nor
-            is a cohort called that is smaller.
-        least: clients that must be present before any are called; by default the quorum.
-        rounds: after so many the federation ends, those that did not count included; None for
-            never.
-        grace: seconds after a connection before a first call, in which presence becomes known.
+        cohorts: selects the clients of each round.
+        deadline: seconds that a cohort has to upload; None to wait for every client, even if it
+            leaves.
+        quorum: number of uploads that a round needs. With fewer it is void: no upload counts, and
+            all return to the clients' residuals. Smaller cohorts are not selected.
+        min_clients: number of clients that must be present before a cohort is selected; by default
+            the quorum.
+        rounds: number of rounds, void ones included; None for no end.
+        grace: seconds after a connection before a cohort is selected. In this time clients report
+            that they are present.
+
+    Raises:
+        ValueError: a setting is out of range, or no round could reach its quorum.
 
     """
 
-    cohorts: Cohorts = field(default_factory=Everybody)
+    cohorts: CohortSelection = field(default_factory=AllClients)
     deadline: float | None = 60.0
     quorum: int = 1
-    least: int | None = None
+    min_clients: int | None = None
     rounds: int | None = None
     grace: float = 1.0
 
@@ -133,14 +148,13 @@ class RoundPolicy:
             raise ValueError(f"deadline must be positive, got {self.deadline}")
         if self.quorum < 1:
             raise ValueError(f"quorum must be at least 1, got {self.quorum}")
-        if self.cohorts.most is not None and self.quorum > self.cohorts.most:
+        if self.cohorts.max_size is not None and self.quorum > self.cohorts.max_size:
             raise ValueError(
-                f"quorum must be at most {self.cohorts.most}, which is how many are called, got"
-                f" {self.quorum}"
+                f"quorum must be at most the cohort size {self.cohorts.max_size}, got {self.quorum}"
             )
-        if self.least is not None and self.least < self.quorum:
+        if self.min_clients is not None and self.min_clients < self.quorum:
             raise ValueError(
-                f"least must be at least {self.quorum}, which is the quorum, got {self.least}"
+                f"min_clients must be at least the quorum {self.quorum}, got {self.min_clients}"
             )
         if self.rounds is not None and self.rounds < 1:
             raise ValueError(f"rounds must be at least 1, got {self.rounds}")
@@ -148,13 +162,13 @@ class RoundPolicy:
             raise ValueError(f"grace must not be negative, got {self.grace}")
 
     @property
-    def needed(self) -> int:
-        """How many must be present."""
-        return self.quorum if self.least is None else self.least
+    def required_clients(self) -> int:
+        """Number of clients that must be present before a cohort is selected."""
+        return self.quorum if self.min_clients is None else self.min_clients
 
     def choose(self, round: int, presence: Presence) -> frozenset[int]:
-        """The clients of a round; nobody where too few are present for it to count."""
-        if not self.cohorts.regardless and presence.count < self.needed:
+        """Return the cohort of a round; an empty one if too few clients are present."""
+        if not self.cohorts.ignores_presence and presence.count < self.required_clients:
             return frozenset()
         cohort = frozenset(self.cohorts.choose(round, presence.available))
         return cohort if len(cohort) >= self.quorum else frozenset()

@@ -1,4 +1,4 @@
-"""One side of the federation of ``ledger.py`` in a process of its own, to be killed.
+"""One side of the federation of ``audit.py`` in a process of its own, to be killed.
 
 python player.py serve PORT DIRECTORY ROUNDS | python player.py join PORT DIRECTORY CLIENT SECONDS
 """

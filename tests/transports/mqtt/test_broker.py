@@ -28,16 +28,17 @@ from upload_audit import (
 from fedtern import Client, DurableClient, DurableServer, RemoteProtocolError, Server, Store, fedavg
 from fedtern.transports.mqtt import (
     Broker,
-    Coordinator,
     Limits,
+    MqttServer,
     RoundPolicy,
     Sample,
     Stats,
     join,
     serve,
 )
-from fedtern.transports.mqtt.byte_counter import counting
-from fedtern.transports.mqtt.topics import Announcement, Topics, read_upload, write_upload
+from fedtern.transports.mqtt.byte_counter import count_bytes
+from fedtern.transports.mqtt.messages import Announcement, read_upload, write_upload
+from fedtern.transports.mqtt.topics import Topics
 
 aiomqtt = pytest.importorskip("aiomqtt")
 
@@ -48,22 +49,22 @@ QUICK = {"grace": 0.3, "deadline": 30.0}
 class Federation:
     """A server and clients as tasks of this process, with the books kept."""
 
-    def __init__(self, port: int, plan: RoundPolicy, server=None, linger: float = 5.0) -> None:
+    def __init__(self, port: int, policy: RoundPolicy, server=None, linger: float = 5.0) -> None:
         self.broker = Broker("127.0.0.1", port)
-        self.plan, self.ledger, self.stats = plan, UploadAudit(), Stats()
+        self.policy, self.audit, self.stats = policy, UploadAudit(), Stats()
         self.server, self.linger = server or new_server(), linger
         self.clients: dict[int, Client | DurableClient] = {}
         self.tasks: dict[int | str, asyncio.Task] = {}
 
     def serve(self) -> None:
-        def on_round(coordinator: Coordinator) -> None:
-            self.ledger.heard(self.server.newest_broadcast(self.server.round - 1))
+        def on_round(mqtt_server: MqttServer) -> None:
+            self.audit.record_broadcast(self.server.newest_broadcast(self.server.round - 1))
 
         self.tasks["server"] = asyncio.create_task(
             serve(
                 self.server,
                 self.broker,
-                self.plan,
+                self.policy,
                 stats=self.stats,
                 on_round=on_round,
                 linger=self.linger,
@@ -77,7 +78,7 @@ class Federation:
                 self.clients[i],
                 train or trainer(i),
                 self.broker,
-                on_upload=lambda sent: self.ledger.uploaded(i, sent.data),
+                on_upload=lambda sent: self.audit.record_upload(i, sent.data),
             )
         )
 
@@ -95,7 +96,7 @@ class Federation:
 
     async def end(self) -> None:
         await asyncio.wait_for(asyncio.gather(*self.tasks.values()), 180)
-        self.ledger.check(self.server, list(self.clients.values()))
+        self.audit.check(self.server, list(self.clients.values()))
 
 
 def play(scenario) -> None:
@@ -105,7 +106,7 @@ def play(scenario) -> None:
 def test_replicas_are_bit_equal_and_the_books_balance(mosquitto):
     async def scenario():
         federation = Federation(
-            mosquitto.port, RoundPolicy(Sample(size=3), rounds=30, least=CLIENTS, **QUICK)
+            mosquitto.port, RoundPolicy(Sample(size=3), rounds=30, min_clients=CLIENTS, **QUICK)
         )
         federation.serve()
         for i in range(CLIENTS):
@@ -120,7 +121,7 @@ def test_replicas_are_bit_equal_and_the_books_balance(mosquitto):
 
 def test_a_client_that_was_away_for_fifty_rounds_catches_up(mosquitto):
     async def scenario():
-        federation = Federation(mosquitto.port, RoundPolicy(rounds=80, least=2, **QUICK))
+        federation = Federation(mosquitto.port, RoundPolicy(rounds=80, min_clients=2, **QUICK))
         gone, back = asyncio.Event(), asyncio.Event()
 
         def patiently(i):
@@ -149,7 +150,7 @@ def test_a_client_that_was_away_for_fifty_rounds_catches_up(mosquitto):
         assert left <= 6
         federation.join(1, again)
         await federation.end()
-        assert any(1 in b.counted for t, b in federation.ledger.broadcasts.items() if t >= 60)
+        assert any(1 in b.counted for t, b in federation.audit.broadcasts.items() if t >= 60)
 
     play(scenario())
 
@@ -192,7 +193,11 @@ def test_a_model_goes_through_a_broker_that_carries_small_packets_only(tmp_path,
         limits, stats = Limits(packet_bytes=2000), Stats()
         await asyncio.gather(
             serve(
-                server, broker, RoundPolicy(rounds=10, least=2, **QUICK), limits=limits, stats=stats
+                server,
+                broker,
+                RoundPolicy(rounds=10, min_clients=2, **QUICK),
+                limits=limits,
+                stats=stats,
             ),
             join(new, trainer(0), broker),
             join(old, trainer(1), broker),
@@ -208,7 +213,7 @@ def test_a_model_goes_through_a_broker_that_carries_small_packets_only(tmp_path,
 def test_a_broker_that_restarts_interrupts_and_nothing_else(mosquitto, kill):
     async def scenario():
         federation = Federation(
-            mosquitto.port, RoundPolicy(rounds=40, least=4, grace=0.5, deadline=30.0)
+            mosquitto.port, RoundPolicy(rounds=40, min_clients=4, grace=0.5, deadline=30.0)
         )
         federation.serve()
         back = {12: asyncio.Event(), 22: asyncio.Event()}
@@ -249,7 +254,7 @@ def test_duplicates_are_counted_once(mosquitto):
                     await client.publish(str(message.topic), message.payload, qos=1)
 
     async def scenario():
-        federation = Federation(mosquitto.port, RoundPolicy(rounds=30, least=3, **QUICK))
+        federation = Federation(mosquitto.port, RoundPolicy(rounds=30, min_clients=3, **QUICK))
         refused = federation.stats.refused
         ready = asyncio.Event()
         echoing = asyncio.create_task(echo(mosquitto.port, ready))
@@ -270,7 +275,7 @@ def test_duplicates_are_counted_once(mosquitto):
         await federation.end()
         echoing.cancel()
         assert refused["duplicate"] >= 60
-        assert not refused["garbage"] + refused["foreign"]
+        assert not refused["malformed"] + refused["incompatible"]
         assert federation.stats.counted == 90
 
     play(scenario())
@@ -279,7 +284,7 @@ def test_duplicates_are_counted_once(mosquitto):
 def test_a_straggler_does_not_hold_up_its_round_and_loses_nothing(mosquitto):
     async def scenario():
         federation = Federation(
-            mosquitto.port, RoundPolicy(rounds=6, least=3, grace=0.3, deadline=0.5)
+            mosquitto.port, RoundPolicy(rounds=6, min_clients=3, grace=0.3, deadline=0.5)
         )
         federation.serve()
         for i in range(2):
@@ -300,7 +305,7 @@ def test_a_straggler_does_not_hold_up_its_round_and_loses_nothing(mosquitto):
 def test_who_is_slow_trains_on_what_is_new_and_not_on_everything_that_was(mosquitto):
     async def scenario():
         federation = Federation(
-            mosquitto.port, RoundPolicy(rounds=60, least=2, grace=0.3, deadline=0.3)
+            mosquitto.port, RoundPolicy(rounds=60, min_clients=2, grace=0.3, deadline=0.3)
         )
         federation.serve()
         behind = []
@@ -329,13 +334,13 @@ def test_a_callback_longer_than_the_deadline_makes_no_upload_late(mosquitto, blo
     async def scenario():
         broker, server, stats = Broker("127.0.0.1", mosquitto.port), new_server(), Stats()
 
-        async def on_round(coordinator):
+        async def on_round(mqtt_server):
             if server.round == 1:
                 time.sleep(2.5) if blocking else await asyncio.sleep(2.5)
 
-        plan = RoundPolicy(Sample(share=1.0), rounds=3, least=5, grace=0.3, deadline=2.0)
+        policy = RoundPolicy(Sample(fraction=1.0), rounds=3, min_clients=5, grace=0.3, deadline=2.0)
         clients = (join(new_client(i), trainer(i), broker) for i in range(5))
-        serving = serve(server, broker, plan, stats=stats, on_round=on_round)
+        serving = serve(server, broker, policy, stats=stats, on_round=on_round)
         await asyncio.wait_for(asyncio.gather(serving, *clients), 60)
         assert stats.refused["late"] == 0
         assert stats.counted == 15
@@ -370,7 +375,7 @@ def test_garbage_on_every_topic_changes_nothing(mosquitto):
             federation.join(i)
         await federation.end()
         showering.cancel()
-        assert federation.stats.refused["garbage"] > 10
+        assert federation.stats.refused["malformed"] > 10
 
     play(scenario())
 
@@ -387,8 +392,8 @@ def test_nobody_can_take_anothers_connection_by_its_name(mosquitto):
                     await asyncio.sleep(0.02)
 
     async def scenario():
-        async with counting(mosquitto.port) as wire:
-            federation = Federation(wire.port, RoundPolicy(rounds=20, least=3, **QUICK))
+        async with count_bytes(mosquitto.port) as wire:
+            federation = Federation(wire.port, RoundPolicy(rounds=20, min_clients=3, **QUICK))
             federation.serve()
             over = asyncio.Event()
 
@@ -413,7 +418,7 @@ def test_nobody_can_take_anothers_connection_by_its_name(mosquitto):
 
 async def turned_away(port: int, other: Client, sentence: str) -> None:
     """Somebody who does not belong here wants to join, and the others go on."""
-    federation = Federation(port, RoundPolicy(rounds=20, least=3, **QUICK))
+    federation = Federation(port, RoundPolicy(rounds=20, min_clients=3, **QUICK))
     federation.serve()
     stranger = asyncio.create_task(join(other, trainer(4), federation.broker))
     for i in range(3):
@@ -441,7 +446,7 @@ def test_uploads_of_another_model_are_refused_and_the_round_is_unharmed(mosquitt
     """Somebody who does not listen, and sends what fits neither this model nor this round."""
 
     async def scenario():
-        federation = Federation(mosquitto.port, RoundPolicy(rounds=10, least=3, **QUICK))
+        federation = Federation(mosquitto.port, RoundPolicy(rounds=10, min_clients=3, **QUICK))
         federation.serve()
         other = Client(4, METHOD, weights=np.zeros(7850), federation=FEDERATION)
         sent = asyncio.Event()
@@ -458,11 +463,11 @@ def test_uploads_of_another_model_are_refused_and_the_round_is_unharmed(mosquitt
             while not federation.stats.cohort:
                 await asyncio.sleep(0.01)
             await client.publish(TOPICS.of("up", 4), data, qos=1)
-            while not federation.stats.refused["foreign"]:
+            while not federation.stats.refused["incompatible"]:
                 await asyncio.sleep(0.01)
         sent.set()
         await federation.end()
-        assert federation.stats.refused["foreign"] == 1
+        assert federation.stats.refused["incompatible"] == 1
         assert federation.stats.counted == 30
 
     play(scenario())
@@ -473,9 +478,9 @@ def test_a_federation_begins_under_a_name_that_another_has_had(mosquitto):
         broker = Broker("127.0.0.1", mosquitto.port)
         before = Server(START + 1, METHOD, federation=FEDERATION)
         client = Client(0, METHOD, weights=START + 1, federation=FEDERATION)
-        plan = RoundPolicy(rounds=1, grace=0.1)
-        await asyncio.gather(serve(before, broker, plan), join(client, trainer(0), broker))
-        federation = Federation(mosquitto.port, RoundPolicy(rounds=5, least=3, **QUICK))
+        policy = RoundPolicy(rounds=1, grace=0.1)
+        await asyncio.gather(serve(before, broker, policy), join(client, trainer(0), broker))
+        federation = Federation(mosquitto.port, RoundPolicy(rounds=5, min_clients=3, **QUICK))
         federation.serve()
         for i in range(3):
             await asyncio.sleep(0.5)  # in which too few are there to be called
@@ -489,7 +494,7 @@ class Witness:
     """Writes down all that goes over the wire."""
 
     def __init__(self, port: int) -> None:
-        self.port, self.ledger, self.ready = port, UploadAudit(), asyncio.Event()
+        self.port, self.audit, self.ready = port, UploadAudit(), asyncio.Event()
 
     async def listen(self) -> None:
         async with aiomqtt.Client("127.0.0.1", self.port) as client:
@@ -499,16 +504,16 @@ class Witness:
                 if str(message.topic) == TOPICS.round:
                     news = Announcement.read(message.payload).message
                     if news[1] & 15 == 2:  # and not a call
-                        self.ledger.heard(news)
-                elif (found := TOPICS.read(str(message.topic))) and found[0] == "up":
-                    self.ledger.uploaded(found[1], read_upload(message.payload)[1])
+                        self.audit.record_broadcast(news)
+                elif (found := TOPICS.parse(str(message.topic))) and found[0] == "up":
+                    self.audit.record_upload(found[1], read_upload(message.payload)[1])
 
     async def until(self, round: int) -> None:
-        while len(self.ledger.broadcasts) < round:
+        while len(self.audit.broadcasts) < round:
             await asyncio.sleep(0.02)
 
     async def upload(self, i: int, since: int) -> None:
-        while not any(j == i and round >= since for j, round in self.ledger.uploads):
+        while not any(j == i and round >= since for j, round in self.audit.uploads):
             await asyncio.sleep(0.02)
 
 
@@ -537,7 +542,7 @@ def audit(witness: Witness, directory: Path, clients, **others) -> None:
         for i in clients:
             with Store(directory / f"client-{i}") as own:
                 found.append(DurableClient(new_client(i), own))
-        witness.ledger.check(server, found, **others)
+        witness.audit.check(server, found, **others)
 
 
 @pytest.mark.slow
@@ -573,10 +578,10 @@ def test_a_client_that_is_killed_mid_round_does_not_hold_it_up_and_comes_back(mo
             for i in range(4):
                 processes.start(f"client-{i}", i, 0.05)  # most of the time it is training
             for _ in range(2):
-                await witness.until(len(witness.ledger.broadcasts) + 8)
+                await witness.until(len(witness.audit.broadcasts) + 8)
                 processes.kill("client-2")
                 processes.kill("client-3")
-                killed = len(witness.ledger.broadcasts)
+                killed = len(witness.audit.broadcasts)
                 await witness.until(killed + 4)  # the others go on
                 (tmp_path / "slow").touch()
                 processes.start("client-2", 2, 0.05)

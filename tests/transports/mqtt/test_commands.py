@@ -27,7 +27,7 @@ from fedtern.report import load_run
 from fedtern.runs import Experiment
 from fedtern.training.tasks import get_task
 from fedtern.transports.mqtt.experiment_server import ExperimentServer
-from fedtern.transports.mqtt.metrics import exported
+from fedtern.transports.mqtt.metrics import serve_metrics
 from fedtern.transports.mqtt.stats import Stats
 
 EXPERIMENT = [
@@ -139,7 +139,15 @@ def test_serving_and_joining_end_with_the_federation(
     """One side in this process, where it is seen what it says; the other in its own."""
     monkeypatch.chdir(tmp_path)
     broker = ["--broker", f"mqtt://127.0.0.1:{mosquitto.port}", "--federation", "cli"]
-    serve = ["serve", *broker, *EXPERIMENT, "--least", "3", "--metrics-port", str(free_port())]
+    serve = [
+        "serve",
+        *broker,
+        *EXPERIMENT,
+        "--min-clients",
+        "3",
+        "--metrics-port",
+        str(free_port()),
+    ]
     with Commands(tmp_path) as commands:
         if here == "join":
             commands.start("server", *serve)
@@ -151,7 +159,7 @@ def test_serving_and_joining_end_with_the_federation(
         for process in commands.running.values():
             assert process.wait(120) == 0
     if here == "serve":
-        assert "round 300: 3 present, 0 called  accuracy" in caplog.text
+        assert "round 300: 3 present, 0 selected  accuracy" in caplog.text
         assert "view it with: fedtern report runs/" in result.stdout
 
 
@@ -184,8 +192,8 @@ def test_a_demonstration_without_a_broker_says_what_to_install(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["serve", "--broker", "http://here"], "a broker looks like mqtt://"),
-        (["serve", "--federation", "a/b"], "a federation needs a name"),
+        (["serve", "--broker", "http://here"], "a broker URL has the form mqtt://"),
+        (["serve", "--federation", "a/b"], "a federation's name must have"),
         (["serve", "--method", "nonsense"], "Unknown method 'nonsense'"),
         (["serve", "--quorum", "0"], "quorum must be at least 1, got 0"),
         (
@@ -194,11 +202,14 @@ def test_a_demonstration_without_a_broker_says_what_to_install(monkeypatch):
         ),
         (
             ["serve", "--clients", "4", "--exact", "--participation", "1/2", "--quorum", "3"],
-            "at most 2",
+            "at most the cohort size 2",
         ),
-        (["serve", "--clients", "10", "--least", "11"], "least must be at most 10, the number"),
-        (["join", "--client", "0", "--broker", "http://here"], "a broker looks like mqtt://"),
-        (["join", "--client", "0", "--federation", "#"], "a federation needs a name"),
+        (
+            ["serve", "--clients", "10", "--min-clients", "11"],
+            "min-clients must be at most",
+        ),
+        (["join", "--client", "0", "--broker", "http://here"], "a broker URL has the form mqtt://"),
+        (["join", "--client", "0", "--federation", "#"], "a federation's name must have"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(arguments, sentence, tmp_path, monkeypatch):
@@ -220,7 +231,7 @@ def test_a_password_that_others_could_read_is_refused_and_shown_nowhere(
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, [*command, "--broker", url, "--store", "kept"])
     assert result.exit_code == 1
-    assert "FEDTERN_MQTT_PASSWORD" in result.stderr or "a broker looks like" in result.stderr
+    assert "FEDTERN_MQTT_PASSWORD" in result.stderr or "a broker URL has the form" in result.stderr
     assert "hush" not in result.output
     assert not list(tmp_path.iterdir())
 
@@ -229,14 +240,14 @@ def test_counters_are_shown_to_prometheus():
     stats, port = Stats(rounds=7, counted=21, present=4, cohort=3, up_bytes=999), free_port()
     stats.refused["late"] = 2
     stats.seconds["decode"] = 1.5
-    with exported(stats, "wards", port):
+    with serve_metrics(stats, "wards", port):
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
             lines = page.read().decode().splitlines()
         stats.rounds += 1
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
             assert 'fedtern_rounds_total{federation="wards"} 8.0' in page.read().decode()
-        with pytest.raises(Exception, match=f"metrics port {port} cannot be used"):
-            exported(stats, "wards", port).__enter__()
+        with pytest.raises(Exception, match=f"Metrics port {port} cannot be used"):
+            serve_metrics(stats, "wards", port).__enter__()
     for expected in (
         'fedtern_rounds_total{federation="wards"} 7.0',
         'fedtern_uploads_counted_total{federation="wards"} 21.0',
@@ -245,6 +256,6 @@ def test_counters_are_shown_to_prometheus():
         'fedtern_cohort{federation="wards"} 3.0',
         'fedtern_messages_refused_total{federation="wards",reason="late"} 2.0',
         'fedtern_phase_seconds_total{federation="wards",phase="decode"} 1.5',
-        'fedtern_payload_bytes_total{federation="wards",way="up"} 999.0',
+        'fedtern_payload_bytes_total{direction="up",federation="wards"} 999.0',
     ):
         assert expected in lines

@@ -21,7 +21,11 @@ from fedtern.training.tasks import get_task
 from fedtern.transports.local.simulation import federate
 from fedtern.transports.mqtt import Broker, RoundPolicy, Scheduled, join, serve
 from fedtern.transports.mqtt.experiment_client import ExperimentClient
-from fedtern.transports.mqtt.experiment_server import ExperimentServer, describe, understand
+from fedtern.transports.mqtt.experiment_server import (
+    ExperimentServer,
+    decode_experiment,
+    encode_experiment,
+)
 
 SOME = Environment(clients=10, participation=0.5, classes_per_client=2, gamma=0.95)
 
@@ -52,20 +56,22 @@ async def over_mqtt(
 ) -> ExperimentServer:
     broker, dataset = Broker("127.0.0.1", port), get_task(experiment.task).load()
     host = ExperimentServer(experiment, dataset, "same", path / "run")
-    plan = RoundPolicy(
+    policy = RoundPolicy(
         Scheduled(experiment.environment, experiment.seed),
         deadline=None,
         rounds=host.rounds,
         grace=0.1,
     )
-    tasks = [serve(host.server, broker, plan, stats=host.stats, on_round=host.moved)]
+    tasks = [serve(host.server, broker, policy, stats=host.stats, on_round=host.round_finished)]
     opened = []
     for i in range(experiment.environment.clients):
         store = Store(path / f"client-{i}") if stores else None
         opened += [store] if store else []
         one = ExperimentClient(experiment, dataset, i, "same", store=store)
         tasks.append(
-            join(one.client, one.train, broker, examples=one.examples, on_upload=one.uploaded)
+            join(
+                one.client, one.train, broker, num_examples=one.num_examples, on_upload=one.uploaded
+            )
         )
     try:
         await asyncio.wait_for(asyncio.gather(*tasks), 120)
@@ -146,8 +152,8 @@ def test_a_server_stopped_between_its_last_round_and_the_test_of_it_concludes_la
             host = ExperimentServer(experiment, dataset, "same", tmp_path / "run", store=store)
             if host.server.round == 0:
                 host.server.finish_round()
-            host.conclude()
-            host.conclude()
+            host.finish()
+            host.finish()
             host.close()
         assert host.run.is_finished()
         assert [found.round for found in host.run.evaluations()] == [1]
@@ -158,7 +164,7 @@ def test_a_server_resumes_without_the_damaged_lines_of_its_metrics(tmp_path, cap
     dataset = get_task(experiment.task).load()
     host = ExperimentServer(experiment, dataset, "same", tmp_path / "run")
     host.server.finish_round()
-    host.conclude()
+    host.finish()
     host.close()
     metrics = host.run.metrics.path
     whole = metrics.read_text()
@@ -170,7 +176,7 @@ def test_a_server_resumes_without_the_damaged_lines_of_its_metrics(tmp_path, cap
 
 def test_what_a_federation_is_about_can_be_told():
     experiment = Experiment.of("logistic-digits", "stc", SOME, seed=5)
-    assert understand(describe(experiment)) == experiment
+    assert decode_experiment(encode_experiment(experiment)) == experiment
     for noise in (b"", b"{}", b"[]", b'{"environment": {"clients": -1}}'):
-        with pytest.raises(ValueError, match="cannot be read"):
-            understand(noise)
+        with pytest.raises(ValueError, match="is malformed"):
+            decode_experiment(noise)

@@ -19,7 +19,7 @@ def test_the_pages_federation_runs(mosquitto, tmp_path, monkeypatch):
     assert place in block
     names: dict = {}
     exec(block.replace(place, f'Broker("127.0.0.1", {mosquitto.port})'), names)
-    server, *clients = asyncio.run(asyncio.wait_for(names["all_of_it"](), 60))
+    server, *clients = asyncio.run(asyncio.wait_for(names["run_federation"](), 60))
     assert server.any()
     assert all(client.tobytes() == server.tobytes() for client in clients)
 

@@ -13,8 +13,8 @@ from brokers import Mosquitto, need_broker, running
 from upload_audit import FEDERATION, new_client, new_server, trainer
 
 from fedtern import Client, Server, sgd
-from fedtern.transports.mqtt import Broker, Coordinator, Limits, RoundPolicy, join, serve
-from fedtern.transports.mqtt.broker import Attempts, BrokerError
+from fedtern.transports.mqtt import Broker, Limits, MqttServer, RoundPolicy, join, serve
+from fedtern.transports.mqtt.broker import BrokerError, Reconnection
 
 aiomqtt = pytest.importorskip("aiomqtt")
 
@@ -55,8 +55,8 @@ async def refused(work, sentence: str, server: Server | None = None, broker=None
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        ("max_packet_size", "carries messages of at most 2000 bytes, and ours under .*up/0 takes"),
-        ("message_size_limit", "hung up: .*message_size_limit"),
+        ("max_packet_size", "accepts packets of at most 2000 bytes, but a message on .*up/0 has"),
+        ("message_size_limit", "closed the connection: .*message_size_limit"),
     ],
 )
 def test_an_upload_that_the_broker_does_not_carry_is_not_sent_for_ever(
@@ -73,13 +73,13 @@ def test_a_broker_that_carries_next_to_nothing_is_refused(configured):
     with configured("max_packet_size 500\n") as mosquitto:
         broker = Broker("127.0.0.1", mosquitto.port)
         work = serve(new_server(), broker, RoundPolicy())
-        asyncio.run(refused(work, "at most 500 bytes: raise its limit to 1024 or more"))
+        asyncio.run(refused(work, "at most 500 bytes; raise its limit to 1024 or more"))
 
 
 def test_a_server_cuts_what_it_says_to_what_the_broker_carries():
-    coordinator = Coordinator(new_server(), RoundPolicy(), Limits(packet_bytes=1 << 20))
-    coordinator.connected(0.0, 2000)
-    answers = coordinator.heard("ask", 0, b"\0", 1.0)
+    mqtt_server = MqttServer(new_server(), RoundPolicy(), Limits(packet_bytes=1 << 20))
+    mqtt_server.connected(0.0, 2000)
+    answers = mqtt_server.receive("ask", 0, b"\0", 1.0)
     assert len(answers) > 10
     assert max(len(answer.payload) for answer in answers) < 2000
 
@@ -88,7 +88,7 @@ def test_who_may_not_publish_is_told_so(configured, tmp_path):
     (tmp_path / "acl").write_text("topic read #\n")
     with configured(f"acl_file {tmp_path / 'acl'}\n") as mosquitto:
         broker = Broker("127.0.0.1", mosquitto.port)
-        sentence = r"does not let us publish under fedtern/books/(alive/0|round) \(Not authorized"
+        sentence = r"Publishing to fedtern/books/(alive/0|round) denied \(Not authorized"
         asyncio.run(refused(join(new_client(0), trainer(0), broker), sentence))
         asyncio.run(refused(serve(new_server(), broker), sentence))
 
@@ -100,7 +100,7 @@ def test_who_may_not_subscribe_is_told_so(configured, tmp_path):
     plugin = f"plugin {PLUGINS[0]}\nplugin_opt_config_file {tmp_path / 'rights.json'}\n"
     with configured(plugin) as mosquitto:
         broker = Broker("127.0.0.1", mosquitto.port)
-        sentence = r"does not let us hear fedtern/books/(down/0|up/\+) \(Not authorized\)"
+        sentence = r"Subscription to fedtern/books/(down/0|up/\+) denied \(Not authorized\)"
         asyncio.run(refused(join(new_client(0), trainer(0), broker), sentence))
         asyncio.run(refused(serve(new_server(), broker), sentence))
 
@@ -113,13 +113,13 @@ def test_connections_that_do_not_last_are_tried_less_and_less_often(monkeypatch)
 
     monkeypatch.setattr("fedtern.transports.mqtt.broker.asyncio.sleep", sleep)
     monkeypatch.setattr("fedtern.transports.mqtt.broker.time.monotonic", lambda: now[0])
-    attempts = Attempts(Broker())
+    reconnection = Reconnection(Broker())
 
     async def connections(count: int, seconds: float) -> None:
         for _ in range(count):
-            attempts.connected()
+            reconnection.connected()
             now[0] += seconds
-            await attempts.failed(aiomqtt.MqttError("gone"))
+            await reconnection.failed(aiomqtt.MqttError("gone"))
 
     asyncio.run(connections(10, 0.5))
     assert pauses[-1] >= 15

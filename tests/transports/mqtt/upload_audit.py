@@ -50,11 +50,11 @@ class UploadAudit:
         self.uploads: dict[tuple[int, int], bytes] = {}
         self.broadcasts: dict[int, Broadcast] = {}
 
-    def uploaded(self, i: int, data: bytes) -> None:
+    def record_upload(self, i: int, data: bytes) -> None:
         round = Upload.open(data, TERMS).head.round
         assert self.uploads.setdefault((i, round), data) == data
 
-    def heard(self, data: bytes) -> None:
+    def record_broadcast(self, data: bytes) -> None:
         broadcast = Broadcast.open(data, TERMS)
         assert self.broadcasts.setdefault(broadcast.round, broadcast).data == data
 
@@ -64,7 +64,7 @@ class UploadAudit:
         clients: list[Client | DurableClient],
         killed: frozenset[int] = frozenset(),
     ) -> None:
-        """Everybody agrees; nothing is lost or there twice.
+        """AllClients agrees; nothing is lost or there twice.
 
         Who was ``killed`` may have been about to send something that nobody saw.
         """

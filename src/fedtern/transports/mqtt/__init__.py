@@ -1,26 +1,25 @@
-"""A federation over any MQTT 5 broker: a broadcast is one publish.
+"""Federations over any MQTT 5 broker.
 
-``serve`` runs one around a ``Server``, ``join`` takes part in one with a ``Client``; both go on
-through restarts of the broker and of each other. ``Coordinator`` and ``Member`` are what they do
-without the network.
+``serve`` runs a ``Server`` on a broker, ``join`` a ``Client``. Both continue after restarts of the
+broker and of each other. ``MqttServer`` and ``MqttClient`` are the two sides without a network.
 """
 
-from fedtern.federation.round_policy import Everybody, RoundPolicy, Sample, Scheduled
+from fedtern.federation.round_policy import AllClients, RoundPolicy, Sample, Scheduled
 from fedtern.transports.mqtt.broker import Broker
+from fedtern.transports.mqtt.client import MqttClient
 from fedtern.transports.mqtt.client_loop import Delta, join
-from fedtern.transports.mqtt.coordinator import Coordinator
 from fedtern.transports.mqtt.limits import Limits
-from fedtern.transports.mqtt.member import Member
+from fedtern.transports.mqtt.server import MqttServer
 from fedtern.transports.mqtt.server_loop import serve
 from fedtern.transports.mqtt.stats import Stats
 
 __all__ = [
+    "AllClients",
     "Broker",
-    "Coordinator",
     "Delta",
-    "Everybody",
     "Limits",
-    "Member",
+    "MqttClient",
+    "MqttServer",
     "RoundPolicy",
     "Sample",
     "Scheduled",

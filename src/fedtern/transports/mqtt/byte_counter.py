@@ -1,4 +1,4 @@
-"""What goes over the wire, read off the sockets: a proxy that counts."""
+"""A TCP proxy that counts the bytes of all connections through it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Literal
 
-_CHUNK = 1 << 16
+_READ_BYTES = 1 << 16
 
 
 @dataclass
 class ByteCounter:
-    """Bytes that clients have sent up and been sent down, everything above TCP included."""
+    """Bytes from clients (up) and to clients (down), including everything above TCP."""
 
     port: int = 0
     up: int = 0
@@ -21,43 +22,59 @@ class ByteCounter:
     writers: set[asyncio.StreamWriter] = field(default_factory=set, repr=False)
     tasks: set[asyncio.Future[None]] = field(default_factory=set, repr=False)
 
+    def add(self, direction: Literal["up", "down"], size: int) -> None:
+        """Count bytes in one direction."""
+        if direction == "up":
+            self.up += size
+        else:
+            self.down += size
+
 
 @asynccontextmanager
-async def counting(port: int, host: str = "127.0.0.1") -> AsyncIterator[ByteCounter]:
-    """Listen on a free port of this machine and pass everything on, counted, to another."""
-    wire = ByteCounter()
+async def count_bytes(port: int, host: str = "127.0.0.1") -> AsyncIterator[ByteCounter]:
+    """Listen on a free port of this machine and forward all connections to another port."""
+    counter = ByteCounter()
 
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: str) -> None:
+    async def forward(
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        direction: Literal["up", "down"],
+    ) -> None:
         with suppress(ConnectionError):
-            while data := await reader.read(_CHUNK):
-                setattr(wire, way, getattr(wire, way) + len(data))
+            while data := await reader.read(_READ_BYTES):
+                counter.add(direction, len(data))
                 writer.write(data)
                 await writer.drain()
         writer.close()
 
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def accept(
+        client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter
+    ) -> None:
         try:
-            inner, outer = await asyncio.open_connection(host, port)
+            broker_reader, broker_writer = await asyncio.open_connection(host, port)
         except OSError:
-            writer.close()  # as the broker itself would have
+            client_writer.close()  # like a broker that is down
             return
-        wire.connections += 1
-        both = (carry(reader, outer, "up"), carry(inner, writer, "down"))
-        tasks = {asyncio.ensure_future(one) for one in both}
-        wire.writers |= {writer, outer}
-        wire.tasks |= tasks
+        counter.connections += 1
+        tasks = {
+            asyncio.ensure_future(forward(client_reader, broker_writer, "up")),
+            asyncio.ensure_future(forward(broker_reader, client_writer, "down")),
+        }
+        writers = {client_writer, broker_writer}
+        counter.writers |= writers
+        counter.tasks |= tasks
         await asyncio.wait(tasks)
-        wire.writers -= {writer, outer}
-        wire.tasks -= tasks
+        counter.writers -= writers
+        counter.tasks -= tasks
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    wire.port = server.sockets[0].getsockname()[1]
+    counter.port = server.sockets[0].getsockname()[1]
     try:
-        yield wire
+        yield counter
     finally:
         server.close()
-        for writer in wire.writers:
+        for writer in counter.writers:
             writer.close()
-        if wire.tasks:
-            await asyncio.wait(wire.tasks, timeout=5)
-            await asyncio.sleep(0)  # for those who wait for them
+        if counter.tasks:
+            await asyncio.wait(counter.tasks, timeout=5)
+            await asyncio.sleep(0)  # lets accept() return

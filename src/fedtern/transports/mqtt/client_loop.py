@@ -1,4 +1,4 @@
-"""``join``: a client that takes part in a federation on a broker."""
+"""``join``: a client of a federation on a broker."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fedtern.core.extras import require
 from fedtern.core.layout import Vector
 from fedtern.core.protocol import Sent
 from fedtern.federation.interfaces import ClientLike
-from fedtern.transports.mqtt.broker import Attempts, Broker
+from fedtern.transports.mqtt.broker import Broker, Reconnection
+from fedtern.transports.mqtt.client import MqttClient
 from fedtern.transports.mqtt.connection import Connection, connect
-from fedtern.transports.mqtt.member import Member
 from fedtern.transports.mqtt.topics import DOWN, Topics
 
 log = logging.getLogger("fedtern.mqtt")
@@ -28,14 +28,17 @@ log = logging.getLogger("fedtern.mqtt")
 
 @dataclass(frozen=True, eq=False)
 class Delta:
-    """What training has changed, for those who have it at hand; see ``Client.send_delta``."""
+    """Change of the weights, as an alternative to new weights; see ``Client.send_delta``."""
 
     values: ArrayLike
     moments: ArrayLike | None = None
 
 
 Train = Callable[[Vector, int], Any]
-"""From weights and a round to new weights, or a ``Delta``; it may be a coroutine function."""
+"""From weights and a round to new weights or a ``Delta``; it can be a coroutine function."""
+
+OnUpload = Callable[[Sent], None]
+OnAdvance = Callable[[MqttClient], None]
 
 
 async def join(
@@ -43,77 +46,97 @@ async def join(
     train: Train,
     broker: Broker,
     *,
-    examples: int = 1,
-    on_upload: Callable[[Sent], None] | None = None,
-    on_round: Callable[[Member], None] | None = None,
+    num_examples: int = 1,
+    on_upload: OnUpload | None = None,
+    on_round: OnAdvance | None = None,
 ) -> None:
     """Take part in a federation until it ends, or until this is cancelled.
 
-    ``train`` gets a copy of the weights and the round's number, in a thread of its own unless it
-    is a coroutine function. ``examples`` are how many it trains on, for methods that weight clients
-    by that. ``on_upload`` is called with each upload before it is sent, ``on_round`` whenever the
-    client has moved on. With a ``DurableClient`` it goes on after a kill where it was.
+    With a ``DurableClient`` it continues after a crash where it was.
+
+    Args:
+        client: follows the weights and makes uploads. Its ``federation`` names the topics.
+        train: gets a copy of the weights and the number of the round. It runs in a thread of its
+            own unless it is a coroutine function.
+        broker: address and credentials.
+        num_examples: number of training examples, for methods that weight clients by it.
+        on_upload: called with each new upload before it is published.
+        on_round: called each time the client has advanced to a later round.
+
+    Raises:
+        BrokerError: the broker refuses the connection, or denies a topic.
+        RemoteProtocolError: the server has another model, method or history.
+
     """
     aiomqtt = require("aiomqtt", "mqtt", "fedtern.transports.mqtt.join")
-    member = Member(client, examples)
-    topics, attempts = member.topics, Attempts(broker)
-    # The same for all its connections: a new one ends the last, whose will is heard before it.
-    name = topics.identifier(client.client_id)
+    mqtt_client = MqttClient(client, num_examples)
+    topics = mqtt_client.topics
+    # All connections have the same identifier. So a new one ends the last one, and the server gets
+    # the last will of the old connection before the first message of the new one.
+    identifier = topics.new_identifier(client.client_id)
+    reconnection = Reconnection(broker)
     while True:
         try:
-            async with connect(broker, name, member.farewell()) as line:
-                attempts.connected()
-                await line.publish(member.connected(time.monotonic()))
-                # At most once: what a connection loses, catching up brings back.
+            async with connect(broker, identifier, mqtt_client.goodbye()) as connection:
+                reconnection.connected()
+                await connection.publish(mqtt_client.connected(time.monotonic()))
+                # QoS 0 is enough: a catch-up replaces lost messages.
                 for topic in (topics.of(DOWN, client.client_id), topics.round):
-                    await line.subscribe(topic, qos=0)
+                    await connection.subscribe(topic, qos=0)
                 log.info("joined %s on %s", topics.federation, broker.address)
                 try:
-                    await _converse(line, member, train, on_upload, on_round)
+                    await _run(connection, mqtt_client, train, on_upload, on_round)
                     return
                 finally:
-                    # A connection that is closed in good order leaves no last will.
+                    # Brokers publish the last will only if the connection is lost.
                     with suppress(aiomqtt.MqttError):
-                        await line.publish([member.farewell()])
+                        await connection.publish([mqtt_client.goodbye()])
         except aiomqtt.MqttError as error:
-            await attempts.failed(error)
+            await reconnection.failed(error)
 
 
-async def _converse(
-    line: Connection,
-    member: Member,
+async def _run(
+    connection: Connection,
+    mqtt_client: MqttClient,
     train: Train,
-    on_upload: Callable[[Sent], None] | None,
-    on_round: Callable[[Member], None] | None,
+    on_upload: OnUpload | None,
+    on_round: OnAdvance | None,
 ) -> None:
-    refused = -1  # a round whose training came to nothing that can be sent
-    while not member.ended:
-        # What came during a long training is heard first: it may be for rounds that are over.
-        if member.wanted and member.client.round != refused and line.idle:
-            sent = await _trained(member, train)
+    client = mqtt_client.client
+    failed_round = -1  # round whose training gave values that cannot be sent
+    while not mqtt_client.ended:
+        # Read all messages first: during a long training, its round may have finished.
+        if mqtt_client.should_train and client.round != failed_round and connection.idle:
+            sent = await _train(client, train)
             if sent is None:
-                refused = member.client.round
+                failed_round = client.round
                 continue
             if on_upload is not None:
                 on_upload(sent)
-            await line.publish([member.upload(sent.data)])
-        now, wakes = time.monotonic(), member.wakes
-        message = await line.hear(None if wakes is None else max(wakes - now, 0.0))
-        now, round = time.monotonic(), member.client.round
-        answers = member.tick(now) if message is None else member.heard(*message, now)
-        if member.client.round != round and on_round is not None:
-            on_round(member)
-        await line.publish(answers)
+            await connection.publish([mqtt_client.upload(sent.data)])
+        next_tick = mqtt_client.next_tick
+        timeout = None if next_tick is None else max(next_tick - time.monotonic(), 0.0)
+        message = await connection.receive(timeout)
+        now = time.monotonic()
+        round_before = client.round
+        if message is None:
+            answers = mqtt_client.tick(now)
+        else:
+            topic, payload = message
+            answers = mqtt_client.receive(topic, payload, now)
+        if client.round != round_before and on_round is not None:
+            on_round(mqtt_client)
+        await connection.publish(answers)
 
 
-async def _trained(member: Member, train: Train) -> Sent | None:
-    """The upload that training leads to; None where it went wrong.
+async def _train(client: ClientLike, train: Train) -> Sent | None:
+    """Train and make the upload; return None if it cannot be sent.
 
-    Announcements wait meanwhile. One that ends the round settles the upload like any other that
-    came too late: what was learned goes back into the residual.
+    Announcements wait meanwhile. If one of them finishes the round, the upload is late and returns
+    to the residual.
     """
-    client = member.client
-    weights, round = client.weights.copy(), client.round
+    weights = client.weights.copy()
+    round = client.round
     if inspect.iscoroutinefunction(train):
         result = await train(weights, round)
     else:
@@ -123,24 +146,26 @@ async def _trained(member: Member, train: Train) -> Sent | None:
             return client.send_delta(result.values, result.moments)
         return client.send(result)
     except NonFiniteError as error:
-        log.error("round %s: not sent: %s", round, error)
+        log.error("round %s: no upload: %s", round, error)
         return None
 
 
-async def about(broker: Broker, federation: str, client: int) -> bytes:
-    """What a federation is about, as soon as its server says so."""
+async def fetch_description(broker: Broker, federation: str, client_id: int) -> bytes:
+    """Wait for the description of a federation, which its server retains on the broker."""
     aiomqtt = require("aiomqtt", "mqtt", "fedtern.transports.mqtt.join")
-    topics, attempts = Topics(federation), Attempts(broker)
+    topics = Topics(federation)
+    reconnection = Reconnection(broker)
     while True:
         try:
-            async with connect(broker, topics.identifier(client), None) as line:
-                attempts.connected()
-                await line.subscribe(topics.about, qos=1)
-                found = await line.hear(5.0)
-                if found is None:
-                    log.info("waiting for somebody to serve %s", federation)
-                    found = await line.hear(None)
-                if found is not None:
-                    return found[1]
+            async with connect(broker, topics.new_identifier(client_id), None) as connection:
+                reconnection.connected()
+                await connection.subscribe(topics.about, qos=1)
+                message = await connection.receive(5.0)
+                if message is None:
+                    log.info("waiting for a server of federation %s", federation)
+                    message = await connection.receive(None)
+                if message is not None:
+                    _, payload = message
+                    return payload
         except aiomqtt.MqttError as error:
-            await attempts.failed(error)
+            await reconnection.failed(error)

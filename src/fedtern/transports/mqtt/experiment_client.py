@@ -1,4 +1,4 @@
-"""A client of a named experiment: its share of the data, and what it remembers between rounds."""
+"""A client of an experiment: its part of the data, and its training state between rounds."""
 
 from __future__ import annotations
 
@@ -21,12 +21,25 @@ from fedtern.transports.mqtt.client_loop import Delta
 
 
 class ExperimentClient:
-    """Trains as the local engine would train the same client, to the same bits.
+    """Trains like the same client of the local simulation, to the same bits.
 
-    (With one thread of torch, as the commands have it: sums depend on how work is shared out.)
+    This holds with one thread of torch, as in the commands: the order of sums depends on the number
+    of threads.
 
-    Pass ``client``, ``train``, ``uploaded`` and ``examples`` to ``join``. With a ``store``, it goes
-    on after a kill where it was, in its data and with its momentum, too.
+    Pass ``client``, ``train``, ``num_examples`` and ``uploaded`` to ``join``.
+
+    Args:
+        experiment: task, method and environment.
+        dataset: the whole dataset; the client uses its part.
+        client_id: number of the client.
+        federation: name of the federation.
+        store: directory for the state of the client and of its training.
+        device: torch device.
+
+    Raises:
+        ValueError: the experiment has no such client.
+        StoreError: the store is damaged.
+
     """
 
     def __init__(
@@ -42,13 +55,14 @@ class ExperimentClient:
         environment = experiment.environment
         if not 0 <= client_id < environment.clients:
             raise ValueError(
-                f"client must be in 0 ... {environment.clients - 1}, as the data is dealt to"
-                f" {environment.clients}, got {client_id}"
+                f"client must be in 0 ... {environment.clients - 1}, because the experiment has"
+                f" {environment.clients} clients, got {client_id}"
             )
-        task, seed = get_task(experiment.task), experiment.seed
+        task = get_task(experiment.task)
+        seed = experiment.seed
         model = FlatModel(task.build(seed), device)
         split = environment.split_dataset(dataset, seed)
-        core = Client(
+        client = Client(
             client_id,
             experiment.make_method(),
             model.layout,
@@ -56,12 +70,12 @@ class ExperimentClient:
             federation=federation,
             seed=seed,
         )
-        self.terms, self.examples = core.terms, int(split.sizes[client_id])
-        examples, sgd = task.examples(dataset, device), experiment.sgd
-        local = prepare(model, examples, split, core.terms, environment, sgd, seed)
+        self.num_examples = int(split.sizes[client_id])
+        examples = task.examples(dataset, device)
+        local = prepare(model, examples, split, client.terms, environment, experiment.sgd, seed)
         self._trainer = choose_trainer(local, workers=0)
-        self.client: ClientLike = core if store is None else DurableClient(core, store)
-        self._session = ClientSession(client_id, core.terms.method)
+        self.client: ClientLike = client if store is None else DurableClient(client, store)
+        self._session = ClientSession(client_id, client.terms.method)
         self._outcome: Outcome | None = None  # of the training that is not uploaded yet
         self._path = None if store is None else store.path / "training.safetensors"
         if self._path is not None:
@@ -89,6 +103,6 @@ class ExperimentClient:
             try:
                 self._session.restore(Snapshot.from_bytes(path.read_bytes()))
             except DecodeError as error:
-                raise StoreError(f"{path} is damaged ({error}): remove {path.parent}") from error
+                raise StoreError(f"{path} is damaged ({error}); remove {path.parent}") from error
         if self._session.recover(self.client, self._trainer):
             self._save()

@@ -1,4 +1,4 @@
-"""A named experiment on a broker: its server, and a run's directory that reports can be made of."""
+"""The server of an experiment: evaluates the model and writes a run directory."""
 
 from __future__ import annotations
 
@@ -19,31 +19,47 @@ from fedtern.runs import Evaluation, Experiment, open_run
 from fedtern.store import DurableServer, Store
 from fedtern.training.flat import FlatModel
 from fedtern.training.tasks import get_task
-from fedtern.transports.mqtt.coordinator import Coordinator
+from fedtern.transports.mqtt.server import MqttServer
 from fedtern.transports.mqtt.stats import Stats
 
 log = logging.getLogger("fedtern.mqtt")
 
+Progress = Callable[[Evaluation, MqttServer], None]
 
-def describe(experiment: Experiment) -> bytes:
-    """An experiment as it is kept under the topic ``about``."""
+
+def encode_experiment(experiment: Experiment) -> bytes:
+    """Return an experiment as the payload of the topic ``about``."""
     return json.dumps(experiment.to_json()).encode()
 
 
-def understand(about: bytes) -> Experiment:
-    """Undo ``describe``."""
+def decode_experiment(payload: bytes) -> Experiment:
+    """Reverse ``encode_experiment``."""
     try:
-        return Experiment.from_json(json.loads(about))
+        return Experiment.from_json(json.loads(payload))
     except (KeyError, TypeError, ValueError, FedternError) as error:
-        raise DecodeError(f"what this federation is about cannot be read: {error}") from error
+        raise DecodeError(
+            f"the description of the federation's experiment is malformed: {error}"
+        ) from error
 
 
 class ExperimentServer:
-    """Tests the model every so often and keeps a run's directory.
+    """Evaluates the model at intervals and writes a run directory.
 
-    Pass ``server`` and ``stats`` to ``serve`` and ``moved`` as its ``on_round``, and call
-    ``conclude`` when it has ended. Of what goes down, an announcement counts once for everybody
-    present; the means are those over a cohort (up) and over the present (down).
+    Pass ``server`` and ``stats`` to ``serve``, ``round_finished`` as its ``on_round``, and call
+    ``finish`` after it.
+
+    In the metrics, an announcement counts once for each client that is present. The mean bytes up
+    are per client of the cohort, the mean bytes down per client that is present.
+
+    Args:
+        experiment: task, method and environment.
+        dataset: the dataset.
+        federation: name of the federation.
+        path: the run directory.
+        store: directory for the state of the server.
+        command: command line, for the run's configuration.
+        progress: called after each evaluation.
+
     """
 
     def __init__(
@@ -55,84 +71,103 @@ class ExperimentServer:
         *,
         store: Store | None = None,
         command: str = "",
-        progress: Callable[[Evaluation, Coordinator], None] = lambda _found, _coordinator: None,
+        progress: Progress = lambda _evaluation, _server: None,
     ) -> None:
-        task, seed = get_task(experiment.task), experiment.seed
+        task = get_task(experiment.task)
+        seed = experiment.seed
         split = experiment.environment.split_dataset(dataset, seed)
-        self.experiment, self.progress, self.stats = experiment, progress, Stats()
+        self.experiment = experiment
+        self.progress = progress
+        self.stats = Stats()
         self.run = open_run(experiment, path.parent, path=path, command=command, engine="mqtt")
         self.run.create()
-        self._held = ExitStack()
-        self._held.enter_context(self.run.locked())
+        self._lock = ExitStack()
+        self._lock.enter_context(self.run.locked())
         self._model = FlatModel(task.build(seed))
-        self._test = task.examples(dataset)[1]
-        core = Server(
+        self._test_examples = task.examples(dataset)[1]
+        server = Server(
             self._model.weights,
             experiment.make_method(),
             self._model.layout,
             federation=federation,
             seed=seed,
         )
-        self.terms = core.terms
-        self.server: ServerLike = core if store is None else DurableServer(core, store)
+        self.server: ServerLike = server if store is None else DurableServer(server, store)
+        self.terms = server.terms
         self.run.write_setup(split, dataset, self._model.layout.size)
         earlier = self.run.resume_metrics(on_damage=_log_damage)
-        self._before = max(earlier, key=lambda r: r.round, default=None)
-        self._up = self._down = 0.0  # means
-        self._total = self._seen_up = self._seen_down = self._seen_catch_up = 0
-        self._tested, self._began = 0.0, time.monotonic()
+        self._before = max(earlier, key=lambda r: r.round, default=None)  # of an earlier process
+        self._mean_up = 0.0
+        self._mean_down = 0.0
+        self._total_down = 0
+        # Values of the counters after the last round.
+        self._seen_up = 0
+        self._seen_announced = 0
+        self._seen_catch_up = 0
+        self._evaluation_seconds = 0.0
+        self._began = time.monotonic()
 
     def close(self) -> None:
-        """Let another process have the run's directory."""
-        self._held.close()
+        """Unlock the run directory."""
+        self._lock.close()
 
     @property
     def rounds(self) -> int:
-        """How many the experiment has."""
+        """Number of rounds of the experiment."""
         return -(-self.experiment.iterations // self.terms.method.local_steps)
 
     @property
     def iteration(self) -> int:
-        """How many local iterations a client that always takes part has made."""
+        """Number of local iterations of a client that takes part in every round."""
         return self.server.round * self.terms.method.local_steps
 
-    async def moved(self, coordinator: Coordinator) -> None:
-        """A round has ended: count what it took, and test the model if it is time to."""
-        stats, present = self.stats, max(self.stats.present, 1)
-        announced = stats.announced_bytes - self._seen_down
+    async def round_finished(self, mqtt_server: MqttServer) -> None:
+        """Count the bytes of a round, and evaluate the model if it is time to."""
+        stats = self.stats
+        present = max(stats.present, 1)
+        announced = stats.announced_bytes - self._seen_announced
         answered = stats.catch_up_bytes - self._seen_catch_up
-        self._up += (stats.up_bytes - self._seen_up) / max(stats.cohort, 1)
-        self._down += announced + answered / present
-        self._total += announced * present + answered
-        self._seen_up, self._seen_down = stats.up_bytes, stats.announced_bytes
+        self._mean_up += (stats.up_bytes - self._seen_up) / max(stats.cohort, 1)
+        self._mean_down += announced + answered / present
+        self._total_down += announced * present + answered
+        self._seen_up = stats.up_bytes
+        self._seen_announced = stats.announced_bytes
         self._seen_catch_up = stats.catch_up_bytes
-        every, steps = self.experiment.evaluate_every, self.terms.method.local_steps
-        if coordinator.rounds.ended or self.iteration // every > (self.iteration - steps) // every:
-            # In a thread: the broker must not think that nobody is here any more.
-            found = await asyncio.to_thread(self._evaluate)
-            self.run.record(found)
-            if coordinator.rounds.ended:
-                self._finish()
-            self.progress(found, coordinator)
+        ended = mqtt_server.rounds.ended
+        every = self.experiment.evaluate_every
+        before = self.iteration - self.terms.method.local_steps
+        if ended or self.iteration // every > before // every:
+            # In a thread, so that the keep-alive of the connection continues.
+            evaluation = await asyncio.to_thread(self._evaluate)
+            self.run.record(evaluation)
+            if ended:
+                self._write_model()
+            self.progress(evaluation, mqtt_server)
 
-    def conclude(self) -> None:
-        """The federation has ended; perhaps a process was stopped before it could say so."""
-        if not self.run.is_finished():
-            found = self.run.evaluations()
-            if not found or found[-1].iteration < self.iteration:
-                self.run.record(self._evaluate())
-            self._finish()
+    def finish(self) -> None:
+        """Complete the run directory, also if an earlier process was stopped before it did."""
+        if self.run.is_finished():
+            return
+        evaluations = self.run.evaluations()
+        if not evaluations or evaluations[-1].iteration < self.iteration:
+            self.run.record(self._evaluate())
+        self._write_model()
 
-    def _finish(self) -> None:
+    def _write_model(self) -> None:
         self.run.finish(self.terms.layout.unflatten(self.server.weights))
 
     def _evaluate(self) -> Evaluation:
-        begin = time.monotonic()
+        began = time.monotonic()
         self._model.load(self.server.weights)
-        loss, accuracy = self._model.evaluate(self._test)
-        self._tested += time.monotonic() - begin
-        method, layout, before = self.terms.method, self.terms.layout, self._before
-        seconds = {"mqtt": time.monotonic() - self._began - self._tested, "evaluate": self._tested}
+        loss, accuracy = self._model.evaluate(self._test_examples)
+        self._evaluation_seconds += time.monotonic() - began
+        method = self.terms.method
+        layout = self.terms.layout
+        before = self._before
+        seconds = {
+            "mqtt": time.monotonic() - self._began - self._evaluation_seconds,
+            "evaluate": self._evaluation_seconds,
+        }
         if before is not None:
             seconds = {k: v + before.seconds.get(k, 0.0) for k, v in seconds.items()}
         return Evaluation(
@@ -141,9 +176,9 @@ class ExperimentServer:
             loss=loss,
             accuracy=accuracy,
             up_bytes=self.stats.up_bytes + (before.up_bytes if before else 0),
-            down_bytes=self._total + (before.down_bytes if before else 0),
-            up_bytes_mean=self._up + (before.up_bytes_mean if before else 0),
-            down_bytes_mean=self._down + (before.down_bytes_mean if before else 0),
+            down_bytes=self._total_down + (before.down_bytes if before else 0),
+            up_bytes_mean=self._mean_up + (before.up_bytes_mean if before else 0),
+            down_bytes_mean=self._mean_down + (before.down_bytes_mean if before else 0),
             up_bytes_paper=self.server.round * bits(method.up, layout) / 8,
             down_bytes_paper=self.server.round * bits(method.down, layout) / 8,
             dense_bytes=4 * layout.size * self.iteration,
@@ -152,4 +187,4 @@ class ExperimentServer:
 
 
 def _log_damage(error: RunError) -> None:
-    log.warning("dropped a line that cannot be read: %s", error)
+    log.warning("dropped an unreadable line of the metrics: %s", error)

@@ -1,4 +1,4 @@
-"""What a server lets clients send before it looks at a message."""
+"""Limits on the messages of clients, checked before a message is read."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from fedtern.core.layout import Layout
 
-_AROUND = 300  # bytes of a packet that are not its payload, at most: the topic, mostly
-LEAST = 1024  # bytes of a packet with which there is something to gain
+MIN_PACKET_BYTES = 1024  # with smaller packets, most bytes would be overhead
+_PACKET_OVERHEAD = 300  # largest part of a packet that is not its payload: mainly the topic
+_MESSAGES_PER_ROUND = 2.0  # legitimate ones besides the upload: its repetition, and a request
 
 
 @dataclass(frozen=True)
@@ -15,12 +16,16 @@ class Limits:
     """Sizes and rates.
 
     Args:
-        upload_bytes: the longest upload; by default what an uncompressed one takes, and some.
-        rate: messages a second that a client may send on average, besides two a round; uploads
-            that were accepted are not counted.
-        burst: how many of them it may send at once.
-        packet_bytes: the longest message; less where the broker says that it carries less.
-        clients: how many a server keeps track of.
+        upload_bytes: largest upload; by default, the size of an uncompressed one and 1 kB.
+        rate: messages per second of each client, on average, in addition to two per round.
+            Accepted uploads do not count.
+        burst: number of messages that a client may send at once.
+        packet_bytes: largest packet that the server publishes. The broker's own limit applies if it
+            is smaller.
+        clients: number of clients that the server keeps track of.
+
+    Raises:
+        ValueError: a limit is too small.
 
     """
 
@@ -31,59 +36,55 @@ class Limits:
     clients: int = 100_000
 
     def __post_init__(self) -> None:
-        for name, least in (("rate", 0.001), ("burst", 1), ("packet_bytes", LEAST), ("clients", 1)):
+        minimum = {"rate": 0.001, "burst": 1, "packet_bytes": MIN_PACKET_BYTES, "clients": 1}
+        for name, least in minimum.items():
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
-    def longest_upload(self, layout: Layout) -> int:
-        """What an upload may take, its number of examples included."""
+    def max_upload_bytes(self, layout: Layout) -> int:
+        """Return the largest payload of an upload."""
         if self.upload_bytes is not None:
             return self.upload_bytes
         return 4 * layout.size + 8 * len(layout.names) + 1024
 
-    def longest_payload(self, carried: int | None) -> int:
-        """What a server's message may take, given the longest that the broker carries."""
-        return min(self.packet_bytes, carried or self.packet_bytes) - _AROUND
+    def max_payload_bytes(self, broker_limit: int | None) -> int:
+        """Return the largest payload of the server, given the broker's limit on packets."""
+        packet = min(self.packet_bytes, broker_limit or self.packet_bytes)
+        return packet - _PACKET_OVERHEAD
 
 
-_A_ROUND = 2.0  # messages for which there may be a reason: a repeated upload, a question
-
-
-class Allowance:
-    """How many messages each client may still send: a bucket that fills at a steady rate."""
+class RateLimiter:
+    """Token bucket for each client, filled at a steady rate and with every round."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._bonus = 0.0
-        self._spent: dict[int, tuple[float, float]] = {}  # tokens spent, and those given by then
+        self._round_tokens = 0.0
+        # For each client: tokens in use, and the tokens given to everybody at that time.
+        self._used: dict[int, tuple[float, float]] = {}
 
-    def round_ended(self) -> None:
-        """The faster rounds are, the more there is to say."""
-        self._bonus += _A_ROUND
+    def round_finished(self) -> None:
+        """Give each client the tokens of a round: fast rounds need more messages."""
+        self._round_tokens += _MESSAGES_PER_ROUND
 
-    def spend(self, client: int, now: float) -> bool:
-        """Whether a client may send one more message; if so, it has."""
-        given = self._given(now)
-        spent = self._left_of(client, given)
-        if spent + 1 > self.limits.burst:
+    def allow(self, client: int, now: float) -> bool:
+        """Take a token for a message; return False if the client has none left."""
+        given = now * self.limits.rate + self._round_tokens
+        used = self._tokens_in_use(client, given)
+        if used + 1 > self.limits.burst:
             return False
-        if client not in self._spent and len(self._spent) >= self.limits.clients:
-            # Those who have their whole burst again are as if never heard of.
-            self._spent = {c: v for c, v in self._spent.items() if self._left_of(c, given)}
-            if len(self._spent) >= self.limits.clients:
+        if client not in self._used and len(self._used) >= self.limits.clients:
+            # Clients with a full bucket need no entry.
+            self._used = {c: v for c, v in self._used.items() if self._tokens_in_use(c, given)}
+            if len(self._used) >= self.limits.clients:
                 return False
-        self._spent[client] = spent + 1, given
+        self._used[client] = used + 1, given
         return True
 
     def refund(self, client: int) -> None:
-        """The last message was welcome, however many there are of its kind."""
-        spent, given = self._spent[client]
-        self._spent[client] = max(spent - 1, 0.0), given
+        """Return the token of the last message."""
+        used, given = self._used[client]
+        self._used[client] = max(used - 1, 0.0), given
 
-    def _given(self, now: float) -> float:
-        return now * self.limits.rate + self._bonus
-
-    def _left_of(self, client: int, given: float) -> float:
-        """What a client has spent, less what everybody was given since."""
-        spent, before = self._spent.get(client, (0.0, given))
-        return max(spent - (given - before), 0.0)
+    def _tokens_in_use(self, client: int, given: float) -> float:
+        used, given_before = self._used.get(client, (0.0, given))
+        return max(used - (given - given_before), 0.0)

@@ -1,4 +1,4 @@
-"""A server's counters for Prometheus."""
+"""Counters of a server for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,68 +15,79 @@ if TYPE_CHECKING:
 
 
 class Collector:
-    """Reads the counters when they are asked for, and never in between."""
+    """Reads the counters each time Prometheus asks for them."""
 
     def __init__(self, stats: Stats, federation: str) -> None:
-        self.stats, self.federation = stats, federation
+        self.stats = stats
+        self.federation = federation
 
     def collect(self) -> Iterator[Metric]:
-        """Everything there is to know."""
+        """Return all metrics."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        stats, names = self.stats, ["federation"]
+        stats = self.stats
         counters = {
-            "rounds": ("Rounds that have ended.", stats.rounds),
-            "rounds_void": ("Rounds that ended without a quorum.", stats.void),
-            "uploads_counted": ("Uploads that are in a broadcast.", stats.counted),
-            "uploads_late": ("Uploads to rounds that were over.", stats.refused["late"]),
-            "catch_ups": ("Catch-ups that were asked for.", stats.catch_ups),
+            "rounds": ("Finished rounds.", stats.rounds),
+            "rounds_void": ("Rounds without a quorum.", stats.void),
+            "uploads_counted": ("Uploads that are part of a broadcast.", stats.counted),
+            "uploads_late": ("Uploads for finished rounds.", stats.refused["late"]),
+            "catch_ups": ("Answered requests to catch up.", stats.catch_ups),
             "connections": ("Connections to the broker.", stats.connections),
         }
-        for name, (about, value) in counters.items():
-            yield _one(CounterMetricFamily(f"fedtern_{name}", about, labels=names), self, value)
+        for name, (text, value) in counters.items():
+            counter = CounterMetricFamily(f"fedtern_{name}", text, labels=["federation"])
+            counter.add_metric([self.federation], value)
+            yield counter
         gauges = {
-            "clients_present": ("Clients that are connected.", stats.present),
-            "cohort": ("Clients called to the round that is open.", stats.cohort),
+            "clients_present": ("Clients that are present.", stats.present),
+            "cohort": ("Clients that are selected for the open round.", stats.cohort),
         }
-        for name, (about, value) in gauges.items():
-            yield _one(GaugeMetricFamily(f"fedtern_{name}", about, labels=names), self, value)
-        tables: dict[tuple[str, str, str], Mapping[str, float]] = {
-            ("messages_refused", "reason", "Messages that were refused."): stats.refused,
-            ("phase_seconds", "phase", "Seconds spent in each phase."): stats.seconds,
-            ("payload_bytes", "way", "Payloads; an announcement counts once."): {
-                "up": stats.up_bytes,
-                "announced": stats.announced_bytes,
-                "catch-up": stats.catch_up_bytes,
-            },
+        for name, (text, value) in gauges.items():
+            gauge = GaugeMetricFamily(f"fedtern_{name}", text, labels=["federation"])
+            gauge.add_metric([self.federation], value)
+            yield gauge
+        payload_bytes = {
+            "up": stats.up_bytes,
+            "announced": stats.announced_bytes,
+            "catch-up": stats.catch_up_bytes,
         }
-        for (name, label, about), values in tables.items():
-            family = CounterMetricFamily(f"fedtern_{name}", about, labels=[*names, label])
+        tables: dict[str, tuple[str, str, Mapping[str, float]]] = {
+            "messages_refused": ("Refused messages.", "reason", stats.refused),
+            "phase_seconds": ("Seconds by phase.", "phase", stats.seconds),
+            "payload_bytes": (
+                "Payload bytes; an announcement counts once.",
+                "direction",
+                payload_bytes,
+            ),
+        }
+        for name, (text, label, values) in tables.items():
+            labels = ["federation", label]
+            counter = CounterMetricFamily(f"fedtern_{name}", text, labels=labels)
             for key, amount in values.items():
-                family.add_metric([self.federation, key], amount)
-            yield family
-
-
-def _one(family: Metric, collector: Collector, value: float) -> Metric:
-    family.add_metric([collector.federation], value)  # type: ignore[attr-defined]
-    return family
+                counter.add_metric([self.federation, key], amount)
+            yield counter
 
 
 @contextmanager
-def exported(
+def serve_metrics(
     stats: Stats, federation: str, port: int | None, address: str = "127.0.0.1"
 ) -> Iterator[None]:
-    """Show the counters at ``/metrics`` on a port; on none if there is no port."""
+    """Serve the counters at ``/metrics`` of a port; do nothing if ``port`` is None.
+
+    Raises:
+        FedternError: the port is not available.
+
+    """
     if port is None:
         yield
         return
-    prometheus = require("prometheus_client", "mqtt", "a port for metrics")
+    prometheus = require("prometheus_client", "mqtt", "--metrics-port")
     registry = prometheus.CollectorRegistry()
     registry.register(Collector(stats, federation))
     try:
         server, thread = prometheus.start_http_server(port, address, registry)
     except OSError as error:
-        raise FedternError(f"metrics port {port} cannot be used: {error.strerror}") from error
+        raise FedternError(f"Metrics port {port} cannot be used: {error.strerror}") from error
     try:
         yield
     finally:

@@ -10,22 +10,22 @@ from collections.abc import Awaitable, Callable
 from fedtern.core.extras import require
 from fedtern.federation.interfaces import ServerLike
 from fedtern.federation.round_policy import RoundPolicy
-from fedtern.transports.mqtt.broker import Attempts, Broker
+from fedtern.transports.mqtt.broker import Broker, Reconnection
 from fedtern.transports.mqtt.connection import Connection, connect
-from fedtern.transports.mqtt.coordinator import Coordinator
 from fedtern.transports.mqtt.limits import Limits
+from fedtern.transports.mqtt.server import MqttServer
 from fedtern.transports.mqtt.stats import Stats
 from fedtern.transports.mqtt.topics import ALIVE, ASK, UP, Publish
 
 log = logging.getLogger("fedtern.mqtt")
 
-OnRound = Callable[[Coordinator], Awaitable[None] | None]
+OnRound = Callable[[MqttServer], Awaitable[None] | None]
 
 
 async def serve(
     server: ServerLike,
     broker: Broker,
-    plan: RoundPolicy | None = None,
+    policy: RoundPolicy | None = None,
     *,
     limits: Limits | None = None,
     stats: Stats | None = None,
@@ -33,65 +33,86 @@ async def serve(
     on_round: OnRound | None = None,
     linger: float = 60.0,
 ) -> None:
-    """Run a federation until its plan's rounds are over, or until it is cancelled.
+    """Run a federation until all rounds of its policy are finished, or until it is cancelled.
 
-    The server's ``federation`` names the topics. With a ``DurableServer`` it goes on after a kill
-    where it was. ``on_round`` is called after each round, and waited for; ``about`` is kept under
-    the topic of that name. After the last round, clients that are behind or away have ``linger``
-    seconds to hear of it; it ends before if all have.
+    With a ``DurableServer`` it continues after a crash in the round it was in.
+
+    Args:
+        server: accepts uploads and makes broadcasts. Its ``federation`` names the topics.
+        broker: address and credentials.
+        policy: when rounds start and finish.
+        limits: sizes and rates of clients' messages.
+        stats: counters to add to.
+        about: description of the federation, retained under the topic ``about``.
+        on_round: called, and awaited, after each round.
+        linger: seconds that clients have after the last round to receive its broadcast. The server
+            leaves earlier if all clients have left.
+
+    Raises:
+        BrokerError: the broker refuses the connection, or denies a topic.
+
     """
     aiomqtt = require("aiomqtt", "mqtt", "fedtern.transports.mqtt.serve")
-    coordinator = Coordinator(server, plan, limits, stats)
-    topics, attempts = coordinator.topics, Attempts(broker)
-    name = topics.identifier("server")
+    mqtt_server = MqttServer(server, policy, limits, stats)
+    topics = mqtt_server.topics
+    identifier = topics.new_identifier("server")
+    reconnection = Reconnection(broker)
     while True:
         try:
-            async with connect(broker, name, None) as line:
-                attempts.connected()
-                # At most once, as everything goes: whoever is not answered says it again.
+            async with connect(broker, identifier, None) as connection:
+                reconnection.connected()
+                # QoS 0 is enough: clients repeat messages that are not answered.
                 for kind in (UP, ASK, ALIVE):
-                    await line.subscribe(topics.of(kind, "+"), qos=0)
+                    await connection.subscribe(topics.of(kind, "+"), qos=0)
                 if about is not None:
-                    await line.publish([Publish(topics.about, about, qos=1, retain=True)])
+                    await connection.publish([Publish(topics.about, about, qos=1, retain=True)])
                 log.info("serving %s on %s", topics.federation, broker.address)
-                await _converse(line, coordinator, on_round, linger)
+                await _run(connection, mqtt_server, on_round, linger)
                 return
         except aiomqtt.MqttError as error:
-            await attempts.failed(error)
+            await reconnection.failed(error)
 
 
-async def _converse(
-    line: Connection, coordinator: Coordinator, on_round: OnRound | None, linger: float
+async def _run(
+    connection: Connection, mqtt_server: MqttServer, on_round: OnRound | None, linger: float
 ) -> None:
-    answers = coordinator.connected(time.monotonic(), line.longest)
+    answers = mqtt_server.connected(time.monotonic(), connection.max_packet_bytes)
+    rounds = mqtt_server.rounds
     end: float | None = None
     while True:
-        with coordinator.stats.phase("publish"):
-            await line.publish(answers)
+        with mqtt_server.stats.phase("publish"):
+            await connection.publish(answers)
         now = time.monotonic()
-        if coordinator.rounds.ended:
+        if rounds.ended:
             end = now + linger if end is None else end
-            if now >= end or coordinator.rounds.all_clients_left:
+            if now >= end or rounds.all_clients_left:
                 return
-        wakes = end if end is not None else coordinator.rounds.next_tick
-        message = await line.hear(None if wakes is None else max(wakes - now, 0.0))
-        rounds = coordinator.server.round
-        answers = _answers(coordinator, message)
-        if coordinator.server.round > rounds and on_round is not None:
-            # The cohort hears of its round first: it can train in the meantime.
-            announced, answers, began = answers, [], time.monotonic()
+        next_tick = end if end is not None else rounds.next_tick
+        timeout = None if next_tick is None else max(next_tick - now, 0.0)
+        message = await connection.receive(timeout)
+        round_before = mqtt_server.server.round
+        answers = _handle(mqtt_server, message)
+        if mqtt_server.server.round > round_before and on_round is not None:
+            # Announce first: the cohort can train during the callback.
+            announcement = answers
+            answers = []
+            began = time.monotonic()
             try:
-                await line.publish(announced)
-            finally:  # the round has ended, whether or not anybody could be told
-                if inspect.isawaitable(waiting := on_round(coordinator)):
-                    await waiting
-            coordinator.rounds.extend_deadline(time.monotonic() - began)
+                await connection.publish(announcement)
+            finally:  # the round is finished, even if the connection was lost
+                result = on_round(mqtt_server)
+                if inspect.isawaitable(result):
+                    await result
+            rounds.extend_deadline(time.monotonic() - began)
 
 
-def _answers(coordinator: Coordinator, message: tuple[str, bytes] | None) -> list[Publish]:
+def _handle(mqtt_server: MqttServer, message: tuple[str, bytes] | None) -> list[Publish]:
     now = time.monotonic()
     if message is None:
-        return coordinator.tick(now)
+        return mqtt_server.tick(now)
     topic, payload = message
-    found = coordinator.topics.read(topic)
-    return [] if found is None else coordinator.heard(*found, payload, now)
+    kind_and_client = mqtt_server.topics.parse(topic)
+    if kind_and_client is None:
+        return []
+    kind, client = kind_and_client
+    return mqtt_server.receive(kind, client, payload, now)

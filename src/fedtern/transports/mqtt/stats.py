@@ -1,4 +1,4 @@
-"""What a server has done so far, as lines of a log and as counters: two of them may shrink."""
+"""Counters and log lines of a server."""
 
 from __future__ import annotations
 
@@ -6,27 +6,41 @@ import logging
 from dataclasses import dataclass, field
 
 from fedtern.core.errors import DecodeError, DuplicateUpload, LateUpload, RemoteProtocolError
-from fedtern.core.protocol import Broadcast
 from fedtern.federation.meter import Phase
+from fedtern.federation.round_controller import RoundFinished
 
 log = logging.getLogger("fedtern.mqtt")
 
 PHASES = ("waiting", "decode", "aggregate", "catch-up", "publish")
-REASONS = ("duplicate", "late", "not called", "garbage", "foreign", "size", "rate")
+REASONS = ("duplicate", "late", "not in cohort", "malformed", "incompatible", "size", "rate")
+# A network causes these without any fault, and a client that sends too much must not fill the log.
+_QUIET_REASONS = ("duplicate", "late", "not in cohort", "rate")
 
 
 @dataclass
 class Stats:
-    """Counters of a server.
+    """Counters of a server. Only ``present`` and ``cohort`` can decrease.
 
-    ``refused`` counts messages by the reason: those of another model, method or history, and
-    other uploads of a round that has one already, are foreign. Bytes are those of payloads, as
-    the server sees them: a broadcast counts once, however many hear it.
+    Attributes:
+        rounds: finished rounds.
+        void: rounds without a quorum.
+        counted: uploads that are part of a broadcast.
+        refused: messages by reason. An ``incompatible`` message is of another model, method or
+            history, or a second and different upload for a round.
+        catch_ups: answered requests to catch up.
+        connections: connections to the broker.
+        up_bytes: payload bytes that the server received.
+        announced_bytes: payload bytes of announcements; each counts once, for all clients.
+        catch_up_bytes: payload bytes of catch-ups.
+        seconds: time by phase.
+        present: clients that are present.
+        cohort: clients that are selected for the open round.
+
     """
 
     rounds: int = 0
-    void: int = 0  # rounds without a quorum
-    counted: int = 0  # uploads
+    void: int = 0
+    counted: int = 0
     refused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
     catch_ups: int = 0
     connections: int = 0
@@ -38,32 +52,46 @@ class Stats:
     cohort: int = 0
 
     def phase(self, name: str) -> Phase:
-        """Time what happens inside."""
+        """Return a timer that adds to a phase."""
         return Phase(self.seconds, name)
 
-    def refuse(self, reason: str, client: int, why: object) -> None:
-        """A message was not listened to."""
+    def refuse(self, reason: str, client: int, detail: object) -> None:
+        """Count and log a refused message."""
         self.refused[reason] += 1
-        # A network does these by itself; and who floods a server should not flood its log.
-        usual = reason in ("duplicate", "late", "not called", "rate")
-        log.log(logging.DEBUG if usual else logging.WARNING, "refused client %s: %s", client, why)
+        level = logging.DEBUG if reason in _QUIET_REASONS else logging.WARNING
+        log.log(level, "refused client %s: %s", client, detail)
 
-    def ended(self, broadcast: Broadcast, called: frozenset[int], waited: float) -> None:
-        """A round has ended, so many seconds after somebody was called to it."""
+    def round_finished(self, finished: RoundFinished) -> None:
+        """Count and log a finished round."""
+        broadcast = finished.broadcast
+        counted = len(broadcast.counted)
+        cohort = len(finished.cohort)
         self.rounds += 1
-        self.counted += len(broadcast.counted)
-        self.seconds["waiting"] += waited
-        counted, missing = len(broadcast.counted), len(called - broadcast.counted)
-        said = "round %s: counted %s, missing %s, %s bytes"
-        log.debug(said, broadcast.round, counted, missing, len(broadcast.data))
+        self.counted += counted
+        self.seconds["waiting"] += finished.seconds
+        if finished.void:
+            self.void += 1
+            log.warning(
+                "round %s: void, %s of %s uploads arrived",
+                broadcast.round,
+                finished.discarded,
+                cohort,
+            )
+        log.debug(
+            "round %s: %s uploads counted, %s missing, broadcast of %s bytes",
+            broadcast.round,
+            counted,
+            len(finished.cohort - broadcast.counted),
+            len(broadcast.data),
+        )
 
 
-def reason_of(error: DecodeError | RemoteProtocolError, barred: bool) -> str:
-    """Why an upload was refused, by the name that statistics have for it."""
+def refusal_reason(error: DecodeError | RemoteProtocolError, *, in_cohort: bool) -> str:
+    """Return the reason, one of ``REASONS``, why an upload was refused."""
     if isinstance(error, DuplicateUpload):
         return "duplicate"
     if isinstance(error, LateUpload):
         return "late"
     if isinstance(error, DecodeError) or isinstance(error.__cause__, DecodeError):
-        return "garbage"
-    return "not called" if barred else "foreign"
+        return "malformed"
+    return "incompatible" if in_cohort else "not in cohort"

@@ -1,0 +1,209 @@
+"""The client's side of the MQTT protocol, without a network and without a clock.
+
+``MqttClient`` is told what the server publishes, with the time, and returns messages to publish.
+``join`` is the loop around it, and trains.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from fedtern.core.errors import DecodeError, MissedRounds
+from fedtern.core.protocol import CohortNotice
+from fedtern.federation.interfaces import ClientLike
+from fedtern.transports.mqtt.messages import Announcement, write_ask, write_upload
+from fedtern.transports.mqtt.reassembly import Chunk, Reassembly
+from fedtern.transports.mqtt.topics import (
+    ABSENT,
+    ALIVE,
+    ASK,
+    PRESENT,
+    UP,
+    Publish,
+    Topics,
+)
+
+log = logging.getLogger("fedtern.mqtt")
+
+# Seconds before a request to catch up is repeated. Each repetition doubles them.
+_FIRST_RETRY = 5.0
+_LAST_RETRY = 300.0
+# Seconds after which a client repeats that it is present. The server can have lost it: the last
+# will of an older connection may arrive after the new connection's first message.
+_PRESENCE_INTERVAL = 120.0
+
+
+class MqttClient:
+    """Follows the announcements, requests missed rounds, and knows when to train.
+
+    Args:
+        client: follows the weights and makes uploads. Its ``federation`` names the topics.
+        num_examples: number of training examples, for methods that weight clients by it.
+
+    Raises:
+        ValueError: ``num_examples`` is out of range.
+
+    """
+
+    def __init__(self, client: ClientLike, num_examples: int = 1) -> None:
+        if not 0 < num_examples < 1 << 53:
+            raise ValueError(f"num_examples must be in 1 ... 2**53 - 1, got {num_examples}")
+        self.client = client
+        self.num_examples = num_examples
+        self.topics = Topics(client.federation)
+        self.reassembly = Reassembly(client.terms.layout)
+        self._invited_round = -1  # newest round that this client is invited to
+        self._final_round: int | None = None  # known after the federation's end
+        self._deadline: float | None = None  # seconds, as announced
+        self._announced_at = 0.0  # time of the last announcement
+        self._present_at = 0.0  # time when the server last knew that this client is present
+        self._asked_at: float | None = None  # time of the open request to catch up
+        self._retry_after = _FIRST_RETRY
+
+    @property
+    def should_train(self) -> bool:
+        """Whether the client is invited to its round and has not uploaded."""
+        invited = self.client.round >= 0 and self._invited_round == self.client.round
+        return invited and self.client.pending is None and self._final_round is None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the federation has ended and the client has its final weights."""
+        return self._final_round is not None and self.client.round >= self._final_round
+
+    @property
+    def next_tick(self) -> float | None:
+        """Time at which to call ``tick`` if nothing happens before; None for never."""
+        if self._asked_at is not None:
+            return self._asked_at + self._retry_after
+        if self._final_round is not None:
+            return None
+        return min(self._present_at + _PRESENCE_INTERVAL, self._announcement_due)
+
+    @property
+    def _announcement_due(self) -> float:
+        """Time after which an announcement was probably lost: one and a half rounds."""
+        if self._deadline is None:
+            return math.inf
+        return self._announced_at + 1.5 * self._deadline + self._retry_after
+
+    def connected(self, now: float) -> list[Publish]:
+        """Report that the client is present on a new connection, the first or another one."""
+        self._announced_at = now
+        self._asked_at = None
+        self.reassembly.clear()
+        messages = self._report_presence(now)
+        if self.client.round < 0:
+            messages += self._ask(now)
+        return messages
+
+    def goodbye(self) -> Publish:
+        """Return the message that the client leaves, which is also its last will."""
+        return self.presence(ABSENT)
+
+    def presence(self, payload: bytes) -> Publish:
+        """Return a message on the client's presence topic: ``PRESENT`` or ``ABSENT``."""
+        topic = self.topics.of(ALIVE, self.client.client_id)
+        return Publish(topic, payload, qos=1, retain=True)
+
+    def _report_presence(self, now: float) -> list[Publish]:
+        self._present_at = now
+        return [self.presence(PRESENT)]
+
+    def tick(self, now: float) -> list[Publish]:
+        """Request missed rounds after a long silence, or report that the client is present."""
+        if self.next_tick is None or now < self.next_tick:
+            return []
+        if self._asked_at is not None:
+            self._retry_after = min(2 * self._retry_after, _LAST_RETRY)
+            log.warning("no answer in %.0f s: asking again", now - self._asked_at)
+        elif now < self._announcement_due:
+            return self._report_presence(now)
+        self._asked_at = None
+        return self._ask(now)
+
+    def _ask(self, now: float) -> list[Publish]:
+        if self._asked_at is not None:
+            return []
+        self._asked_at = now
+        self._present_at = now
+        self.reassembly.start_request()
+        topic = self.topics.of(ASK, self.client.client_id)
+        return [Publish(topic, write_ask(self.client.round), qos=1)]
+
+    def receive(self, topic: str, payload: bytes, now: float) -> list[Publish]:
+        """Handle a message of the server, and return messages to publish.
+
+        Malformed messages are logged and ignored.
+
+        Raises:
+            RemoteProtocolError: the message is of another model, method or history.
+
+        """
+        try:
+            if topic == self.topics.round:
+                return self._receive_announcement(Announcement.read(payload), now)
+            return self._receive_chunk(Chunk.read(payload), now)
+        except DecodeError as error:
+            # An open request stays open, with its time: the answer may still come.
+            log.warning("ignored %s bytes on %s: %s", len(payload), topic, error)
+            return []
+
+    def _receive_announcement(self, announcement: Announcement, now: float) -> list[Publish]:
+        notice = CohortNotice.open(announcement.message, self.client.terms)
+        since = self.client.round
+        was_invited = self._invited_round == since
+        if notice.head.round < since:
+            return []  # an old message that the broker retained
+        self._deadline = announcement.deadline
+        self._announced_at = now
+        self._final_round = notice.head.round if announcement.ended else None
+        counted: bool | None = None
+        if notice.head.round > since:
+            try:
+                counted = self.client.receive(announcement.message).counted
+            except (MissedRounds, DecodeError):
+                return self._ask(now)
+        notice.head.check_history(self.client.stamp, f"client {self.client.client_id}")
+        self._close_request()
+        if notice.cohort is None or self.client.client_id in notice.cohort:
+            self._invited_round = self.client.round
+            if self.client.round == since and self.client.pending is not None:
+                return [self.upload(self.client.pending)]  # it may have been lost
+        if not was_invited or self.client.round == since:
+            return []
+        self._present_at = now
+        # A client whose upload did not count may be unresponsive to the server.
+        return [] if counted else self._report_presence(now)
+
+    def _receive_chunk(self, chunk: Chunk, now: float) -> list[Publish]:
+        if self.reassembly.add(chunk) and self._asked_at is not None:
+            self._asked_at = now  # no timeout while the answer makes progress
+        data = self.reassembly.take(chunk.count)
+        if data is None:
+            return []
+        try:
+            self.client.receive(data)
+        except MissedRounds:
+            self._asked_at = None
+            return self._ask(now)
+        self._announced_at = now
+        self._close_request()
+        if chunk.ended:
+            self._final_round = self.client.round
+        if chunk.invited:
+            self._invited_round = self.client.round
+            if self.client.pending is not None:
+                return [self.upload(self.client.pending)]
+        return []
+
+    def _close_request(self) -> None:
+        self._asked_at = None
+        self._retry_after = _FIRST_RETRY
+        self.reassembly.clear()
+
+    def upload(self, data: bytes) -> Publish:
+        """Return the message that carries an upload."""
+        topic = self.topics.of(UP, self.client.client_id)
+        return Publish(topic, write_upload(self.num_examples, data), qos=1)

@@ -1,0 +1,178 @@
+"""The server's side of the MQTT protocol, without a network and without a clock.
+
+``MqttServer`` is told what clients publish, with the time, and returns messages to publish.
+``serve`` is the loop around it. The rounds are those of a ``RoundController``; this module adds
+topics, limits, chunks and statistics.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from fedtern.core.errors import DecodeError, RemoteProtocolError
+from fedtern.federation.interfaces import ServerLike
+from fedtern.federation.round_controller import (
+    RoundController,
+    RoundStarted,
+    RoundState,
+    Transition,
+)
+from fedtern.federation.round_policy import RoundPolicy
+from fedtern.transports.mqtt.limits import Limits, RateLimiter
+from fedtern.transports.mqtt.messages import Announcement, read_ask, read_upload
+from fedtern.transports.mqtt.reassembly import split
+from fedtern.transports.mqtt.stats import Stats, refusal_reason
+from fedtern.transports.mqtt.topics import ALIVE, ASK, DOWN, UP, Publish, Topics
+
+log = logging.getLogger("fedtern.mqtt")
+
+_MAX_SHORT_BYTES = 16  # of a message that is not an upload
+
+
+class MqttServer:
+    """Reads clients' messages, answers them, and announces rounds.
+
+    Args:
+        server: accepts uploads and makes broadcasts. Its ``federation`` names the topics.
+        policy: when rounds start and finish.
+        limits: sizes and rates of messages.
+        stats: counters to add to.
+
+    """
+
+    def __init__(
+        self,
+        server: ServerLike,
+        policy: RoundPolicy | None = None,
+        limits: Limits | None = None,
+        stats: Stats | None = None,
+    ) -> None:
+        self.server = server
+        self.limits = limits or Limits()
+        self.stats = stats or Stats()
+        self.topics = Topics(server.federation)
+        self.rounds = RoundController(
+            server, policy, max_clients=self.limits.clients, observer=self._log_transition
+        )
+        self._rate_limiter = RateLimiter(self.limits)
+        self._max_payload = self.limits.max_payload_bytes(None)
+
+    def connected(self, now: float, broker_limit: int | None = None) -> list[Publish]:
+        """Announce the open round on a new connection, the first or another one.
+
+        Uploads may have been lost with the last connection: clients that read the announcement send
+        theirs again.
+
+        Args:
+            now: current time.
+            broker_limit: largest packet that the broker accepts, in bytes, if it states one.
+
+        """
+        self.stats.connections += 1
+        self._max_payload = self.limits.max_payload_bytes(broker_limit)
+        self.rounds.connected(now)
+        # Even if no cohort is selected: the topic may retain the last announcement of an earlier
+        # federation of the same name.
+        return [self._announce(self.server.newest_broadcast(self.server.round - 1))]
+
+    def receive(self, kind: str, client: int, payload: bytes, now: float) -> list[Publish]:
+        """Handle a message on one of a client's topics, and return messages to publish."""
+        self.stats.up_bytes += len(payload)
+        answers: list[Publish] = []
+        limit = _MAX_SHORT_BYTES
+        if kind == UP:
+            limit = self.limits.max_upload_bytes(self.server.terms.layout)
+        if len(payload) > limit:
+            detail = f"{len(payload)} bytes on topic {kind}/{client}, at most {limit} are allowed"
+            self.stats.refuse("size", client, detail)
+        elif kind == ALIVE:
+            # Exempt from the rate limit: a client whose presence is unknown is never selected.
+            if payload:
+                self.rounds.client_present(client)
+            else:
+                self.rounds.client_left(client)
+        elif not self._rate_limiter.allow(client, now):
+            detail = f"more than {self.limits.burst} messages at once"
+            self.stats.refuse("rate", client, detail)
+        elif kind == UP:
+            self._receive_upload(client, payload)
+        elif kind == ASK:
+            answers = self._catch_up(client, payload)
+        self.stats.present = len(self.rounds.presence.present)
+        return answers + self.tick(now)
+
+    def _receive_upload(self, client: int, payload: bytes) -> None:
+        in_cohort = self.rounds.admits(client)
+        try:
+            with self.stats.phase("decode"):
+                num_examples, data = read_upload(payload)
+                self.rounds.receive(client, data, num_examples)
+        except (DecodeError, RemoteProtocolError) as error:
+            reason = refusal_reason(error, in_cohort=in_cohort)
+            self.stats.refuse(reason, client, error)
+            if reason not in ("malformed", "incompatible"):
+                self.rounds.client_present(client)
+        else:
+            self._rate_limiter.refund(client)
+
+    def _catch_up(self, client: int, payload: bytes) -> list[Publish]:
+        try:
+            with self.stats.phase("catch-up"):
+                data = self.server.catch_up(client, read_ask(payload)).data
+        except (DecodeError, RemoteProtocolError) as error:
+            reason = "malformed" if isinstance(error, DecodeError) else "incompatible"
+            self.stats.refuse(reason, client, error)
+            return []
+        self.rounds.client_present(client)
+        self.stats.catch_ups += 1
+        invited = self.rounds.expects(client)
+        chunks = split(data, self._max_payload, invited=invited, ended=self.rounds.ended)
+        topic = self.topics.of(DOWN, client)
+        answers = [Publish(topic, chunk.write()) for chunk in chunks]
+        self.stats.catch_up_bytes += sum(len(answer.payload) for answer in answers)
+        return answers
+
+    def tick(self, now: float) -> list[Publish]:
+        """Start or finish a round if it is time to, and return the announcement."""
+        # The controller has no clock. Most calls only find that there is nothing to do.
+        with self.stats.phase("aggregate"):
+            outcome = self.rounds.tick(now)
+        if outcome is None:
+            return []
+        if isinstance(outcome, RoundStarted):
+            self._round_started(outcome.cohort)
+            return [self._announce(None)]
+        self._rate_limiter.round_finished()
+        self.stats.round_finished(outcome)
+        self._round_started(outcome.next_cohort)
+        return [self._announce(outcome.broadcast.data)]
+
+    def _round_started(self, cohort: frozenset[int]) -> None:
+        self.stats.cohort = len(cohort)
+        log.debug(
+            "round %s: selected %s of %s clients",
+            self.server.round,
+            len(cohort),
+            self.stats.present,
+        )
+
+    def _log_transition(self, transition: Transition) -> None:
+        waits = transition.target is RoundState.WAITING
+        if waits and transition.source is not RoundState.WAITING:
+            log.info(
+                "round %s: waiting for clients: %s available, %s required, quorum %s",
+                self.server.round,
+                self.rounds.presence.count,
+                self.rounds.policy.required_clients,
+                self.rounds.policy.quorum,
+            )
+
+    def _announce(self, broadcast: bytes | None) -> Publish:
+        message = broadcast
+        if message is None or len(message) > self._max_payload:
+            # Clients that miss a broadcast ask for it, and get it in chunks.
+            message = self.rounds.cohort_notice()
+        deadline = self.rounds.policy.deadline
+        payload = Announcement(message, deadline, self.rounds.ended).write()
+        self.stats.announced_bytes += len(payload)
+        return Publish(self.topics.round, payload, qos=1, retain=True)
