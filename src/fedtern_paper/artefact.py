@@ -76,7 +76,7 @@ class Artefact:
                     f" {' or '.join(possible) or 'its task'}"
                 )
         if settings.task == ALL_TASKS and self.task != ALL_TASKS:
-            raise ValueError(f"{self.name} is made for one task at a time, not for all")
+            raise ValueError(f"{self.name} shows one task; choose one instead of all")
         if settings.iterations is None and self.iteration_share != 1:
             iterations = round(self.iteration_share * settings.task_iterations)
             return replace(settings, iterations=iterations)

@@ -89,12 +89,12 @@ def _heat_map(
 
 _FIGURE_3 = Artefact(
     "fig3",
-    "signs of batches' gradients against the whole one's, iid and non-iid (takes no runs)",
+    "agreement of gradient signs, iid and non-iid (needs no runs)",
     figure3.cells,
     _numbered("fig3", figure3.table),
     figure3.draw,
     restricted_by=(),
-    findings=findings.signs_of_one_class_stay_wrong,
+    findings=findings.larger_batches_help_only_iid,
     prepare=figure3.measure,
 )
 _FIGURE_2 = _curves(
@@ -110,14 +110,14 @@ _FIGURE_4 = _heat_map(
     FIGURE_4,
     "accuracy against upload and download sparsity",
     4 / 5,
-    findings.downloads_may_be_sparse,
+    findings.sparse_downloads_cost_little,
 )
 _FIGURE_5 = _heat_map(
     "fig5",
     FIGURE_5,
-    "sparse minus ternary updates, by upload and download",
+    "sparse minus ternary updates, by upload and download sparsity",
     4 / 5,
-    findings.ternary_values_do,
+    findings.ternary_values_cost_little,
 )
 _FIGURE_12 = _heat_map(
     "fig12",
@@ -128,7 +128,7 @@ _FIGURE_12 = _heat_map(
 )
 _TABLE4 = Artefact(
     "table4",
-    "MB up and down until a target accuracy is reached, beside the paper's",
+    "MB up and down until a target accuracy, beside the paper's numbers",
     table4.cells,
     table4.table,
     table4.draw,
@@ -137,7 +137,7 @@ _FIGURE_10 = _curves(
     "fig10",
     FIGURE_10,
     "convergence in iterations and in uploaded bits",
-    findings.fewer_iterations_at_like_rates,
+    findings.stc_needs_fewer_iterations,
 )
 _FIGURE_11 = Artefact(
     "fig11",
@@ -149,7 +149,7 @@ _FIGURE_11 = Artefact(
 )
 _TABLE1 = Artefact(
     "table1",
-    "every method: accuracy iid and non-iid, compression each way, Table I's verdicts",
+    "accuracy and compression of every method, iid and non-iid, and Table I's verdicts",
     table1.cells,
     table1.table,
     table1.draw,
@@ -164,8 +164,8 @@ ARTEFACTS: dict[str, Artefact] = {
         _FIGURE_3,
         _FIGURE_4,
         _FIGURE_5,
-        _sweep("fig6", CLASSES, "accuracy against classes for each client, 10/10 and 10/100"),
-        _sweep("fig7", BATCH, "accuracy against batch size, 2 classes for each client and iid"),
+        _sweep("fig6", CLASSES, "accuracy against classes per client, 10/10 and 10/100"),
+        _sweep("fig7", BATCH, "accuracy against batch size, 2 classes per client and iid"),
         _sweep("fig8", PARTICIPATION, "accuracy against participation, 5/5 to 5/400 clients"),
         _sweep("fig9", BALANCE, "accuracy against balancedness, 5/200 clients"),
         _FIGURE_10,

@@ -132,7 +132,7 @@ def cheaper(
         if not (in_base and group.contains(first) and group.contains(rivals)):
             continue
         for name, cost in costs.items():
-            what = f"{name} to {100 * group.target:g} %"
+            what = f"{name} until {100 * group.target:g} %"
             ours = group.lowest_cost(first, cost)
             other = group.lowest_cost(rivals, cost)
             if ours is not None and other is not None:
@@ -168,7 +168,7 @@ def stc_compresses(groups: Groups) -> Iterator[Comparison]:
 
 
 BYTES: dict[str, Callable[[Evaluation], float]] = {
-    "MB up": lambda evaluation: evaluation.up_bytes_mean / 1e6,
-    "MB down": lambda evaluation: evaluation.down_bytes_mean / 1e6,
+    "MB uploaded": lambda evaluation: evaluation.up_bytes_mean / 1e6,
+    "MB downloaded": lambda evaluation: evaluation.down_bytes_mean / 1e6,
 }
 ROUNDS: dict[str, Callable[[Evaluation], float]] = {"rounds": lambda evaluation: evaluation.round}

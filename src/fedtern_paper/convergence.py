@@ -79,9 +79,7 @@ class Curves:
 
         """
         if len(settings.momentum) > 1:
-            raise ValueError(
-                f"a curve has one momentum, got {len(settings.momentum)}: ask for one at a time"
-            )
+            raise ValueError(f"a curve has one momentum, got {len(settings.momentum)}; choose one")
         return settings.momentum[0] if settings.momentum else self.momentum
 
 
@@ -95,13 +93,14 @@ FIGURE_2 = Curves(
     },
     momentum=0.9,
     notes=(
-        "non-iid (2): two classes for each client; non-iid (1): one. The words are the paper's.",
-        "10 clients that all take part, with a momentum of {momentum:g}. The paper does not say"
-        " which delay and which sparsity it uses here: n=100 and p=1/100 are ours.",
-        "The paper's rows are VGG11* on CIFAR-10 and logistic regression on MNIST and, by its"
-        " caption, on Fashion-MNIST; here each task is a figure of its own.",
-        "The paper prints no numbers here: all methods are close to uncompressed SGD on iid data,"
-        " all suffer from non-iid data, and top-k the least.",
+        "non-iid (2): two classes per client; non-iid (1): one class per client. These are the"
+        " paper's terms.",
+        "All 10 clients take part in each round; momentum {momentum:g}. The paper does not state"
+        " its delay and sparsity here; n=100 and p=1/100 are our choice.",
+        "The paper shows VGG11* on CIFAR-10, and logistic regression on MNIST and, according to"
+        " its caption, on Fashion-MNIST. Here each task has its own figure.",
+        "The paper prints no numbers here. It says that all methods are close to uncompressed SGD"
+        " on iid data, and that all suffer from non-iid data, top-k the least.",
     ),
 )
 FIGURE_10 = Curves(
@@ -112,9 +111,9 @@ FIGURE_10 = Curves(
     window=5,
     targets=True,
     notes=(
-        "The paper's base configuration, iid: the runs of Table IV. Curves are drawn as running"
-        " means of five evaluations, as in the paper; the numbers are as they were measured.",
-        "The paper prints no numbers here but those of Table IV.",
+        "The runs of Table IV: the paper's base configuration, iid data. As in the paper, curves"
+        " are running means of five evaluations; the numbers in the table are not averaged.",
+        "The paper prints no numbers here other than those of Table IV.",
     ),
 )
 
@@ -170,7 +169,7 @@ def table(curves: Curves, settings: Settings, results: Results) -> Table:
     notes = [note.format(momentum=curves.chosen_momentum(settings)) for note in curves.notes]
     if settings.seeds > 1:
         notes.append(
-            "± is the standard deviation over seeds; shaded is from the lowest to the highest."
+            "± is the standard deviation over seeds; the shaded area is the range over seeds."
         )
     return Table(title, values, shown, notes)
 

@@ -18,11 +18,11 @@ METHODS = ("stc", "fedavg:local_steps=400")
 TRAFFIC_METHODS = tuple(m for m in table4.METHODS if m.partition(":")[0] in ("fedavg", "stc"))
 
 NOTES = (
-    "The paper does not say which three environments it shows; these are those of its lessons"
-    " 1 to 3: non-iid data (2 classes for each of 100 clients), small batches (of 1, 10 of 10"
-    " clients), low participation (5 of 400 clients).",
-    "Accuracy: the highest, of the better of momentum 0 and 0.9, as the paper compares.",
-    "MB: what one client of each round sends and receives until the target of Table IV is reached.",
+    "The paper does not say which three environments it shows. Here they are those of its lessons"
+    " 1 to 3: non-iid data (2 classes per client, 10 of 100 clients), small batches (batch size 1,"
+    " 10 of 10 clients), low participation (5 of 400 clients).",
+    "Accuracy: the best, with the better of momentum 0 and 0.9, as in the paper.",
+    "MB: per participating client, summed over rounds until the target of Table IV.",
 )
 
 

@@ -28,12 +28,14 @@ MAX_EXAMPLES = 20_000  # per batch size
 BINS = 50
 
 NOTES = (
-    "α(k): how often the sign of a gradient over k examples is that of the gradient over all"
-    " training data, the mean over all parameters; at the first weights, which each seed draws.",
-    "Batches are of all data (iid), or of one class each (non-iid).",
-    "The paper prints α(1) = 0.51 for the weights of logistic regression on MNIST. It depends on"
-    " the first weights: a pixel that is always black has the same sign in nine of ten examples,"
-    " and whether it is that of the whole gradient follows from how probable they make a class.",
+    "α(k): how often the gradient over k examples has the same sign as the gradient over all"
+    " training data, averaged over all parameters, at the initial weights. Each seed draws its own"
+    " initial weights.",
+    "Batches are drawn from all data (iid), or each from a single class (non-iid).",
+    "The paper prints α(1) = 0.51 for the weights of logistic regression on MNIST. The value"
+    " depends on the initial weights: the gradient for a pixel that is always black has the same"
+    " sign in nine of ten examples, and whether this is also the sign of the full gradient depends"
+    " on the initial probability of the class.",
 )
 
 Signs = NDArray[np.float32]

@@ -6,7 +6,6 @@ import math
 from statistics import fmean
 from typing import NamedTuple
 
-from fedtern.report import join_words
 from fedtern_paper import figure3, table4
 from fedtern_paper.convergence import FIGURE_2, FIGURE_10
 from fedtern_paper.heatmaps import FIGURE_4, FIGURE_5, FIGURE_12, PLACES, HeatMap
@@ -20,11 +19,11 @@ _DOWNLOAD_POINTS = 100 * DOWNLOAD_COST
 
 
 def _finding(statement: str, holds: bool, evidence: str) -> list[str]:
-    return [f"The paper: {statement}. {'Held' if holds else 'Did not hold'} here: {evidence}."]
+    return [f"The paper: {statement}. {'Held' if holds else 'Did not hold'} here. {evidence}."]
 
 
 def topk_suffers_least(settings: Settings, results: Results) -> list[str]:
-    """Figure 2: what non-iid data costs each method."""
+    """Figure 2: loss of accuracy due to non-iid data."""
     if settings.places or settings.methods:  # a part of the figure cannot show it
         return []
     hard_places = [place for place in FIGURE_2.places if place != IID]
@@ -45,7 +44,7 @@ def topk_suffers_least(settings: Settings, results: Results) -> list[str]:
         for method in methods
     ]
     holds = all(method.startswith("topk") for method in least)
-    evidence = f"two classes and one class cost {join_words(costs)} points"
+    evidence = f"Points lost with two classes and with one class per client: {', '.join(costs)}"
     return _finding("top-k suffers least from non-iid data", holds, evidence)
 
 
@@ -73,8 +72,8 @@ class _Convergence(NamedTuple):
         return f"{self.iterations:,.0f}" if math.isfinite(self.iterations) else "n.a."
 
 
-def fewer_iterations_at_like_rates(settings: Settings, results: Results) -> list[str]:
-    """Figure 10: STC against the FedAvg that uploads about as much per iteration."""
+def stc_needs_fewer_iterations(settings: Settings, results: Results) -> list[str]:
+    """Figure 10: STC compared with the FedAvg that uploads about as much per iteration."""
     if settings.methods:  # a part of the figure cannot show it
         return []
     measured = {
@@ -99,12 +98,15 @@ def fewer_iterations_at_like_rates(settings: Settings, results: Results) -> list
         return []
     statement = "STC takes fewer iterations than FedAvg with a comparable compression rate"
     target = 100 * table4.target(settings, results)
-    beside = "beside the FedAvg that uploads most nearly as much in an iteration"
-    return _finding(statement, holds, f"to {target:g} %, {beside}, {join_words(pairs)}")
+    evidence = (
+        f"Iterations to {target:g} %, each compared with the FedAvg whose uploads per iteration are"
+        f" closest: {', '.join(pairs)}"
+    )
+    return _finding(statement, holds, evidence)
 
 
-def signs_of_one_class_stay_wrong(settings: Settings, results: Results) -> list[str]:
-    """Figure 3: larger batches help where they are iid."""
+def larger_batches_help_only_iid(settings: Settings, results: Results) -> list[str]:
+    """Figure 3: larger batches help only if they are iid."""
     measured = figure3.measure(settings, results)
     iid = [fmean(seeds) for seeds in figure3.alphas(measured, IID)]
     non_iid = [fmean(seeds) for seeds in figure3.alphas(measured, NON_IID)]
@@ -112,26 +114,27 @@ def signs_of_one_class_stay_wrong(settings: Settings, results: Results) -> list[
     iid_gain = iid[-1] - iid[0]
     non_iid_gain = non_iid[-1] - non_iid[0]
     evidence = (
-        f"up to batches of {largest} by {iid_gain:.2f} on iid data, by {non_iid_gain:.2f} on one"
-        " class"
+        f"Up to batches of {largest}, it grows by {iid_gain:.2f} on iid data and by"
+        f" {non_iid_gain:.2f} on one class"
     )
     statement = "α grows with iid batches and stays low with batches of one class"
     holds = iid_gain > 0 and non_iid_gain < iid_gain / 4 and non_iid[-1] < iid[-1]
     return _finding(statement, holds, evidence)
 
 
-def downloads_may_be_sparse(settings: Settings, results: Results) -> list[str]:
-    """Figure 4: what compressed downloads cost."""
+def sparse_downloads_cost_little(settings: Settings, results: Results) -> list[str]:
+    """Figure 4: loss of accuracy due to sparse downloads."""
     grids = _grids(FIGURE_4, settings, results)
     costs = [row[0] - cell for grid in grids.values() for row in grid for cell in row[1:]]
     if not _complete(costs):
         return []
     statement = f"sparse downloads cost at most {_DOWNLOAD_POINTS:g} points"
-    return _finding(statement, max(costs) <= _DOWNLOAD_POINTS, f"{max(costs):z.1f} at most")
+    evidence = f"The largest cost is {max(costs):z.1f} points"
+    return _finding(statement, max(costs) <= _DOWNLOAD_POINTS, evidence)
 
 
-def ternary_values_do(settings: Settings, results: Results) -> list[str]:
-    """Figure 5: what ternary values cost, or gain."""
+def ternary_values_cost_little(settings: Settings, results: Results) -> list[str]:
+    """Figure 5: loss of accuracy, or gain, due to ternary values."""
     grids = _grids(FIGURE_5, settings, results)
     costs = [cell for grid in grids.values() for row in grid for cell in row]
     if not _complete(costs):
@@ -139,12 +142,14 @@ def ternary_values_do(settings: Settings, results: Results) -> list[str]:
     statement = "ternary values have a very minor effect, and sometimes help"
     holds = max(map(abs, costs)) <= _SLIGHT_POINTS and min(costs) < 0
     return _finding(
-        statement, holds, f"{max(costs):z.1f} points worse at most, {-min(costs):z.1f} better"
+        statement,
+        holds,
+        f"At most {max(costs):z.1f} points worse, at most {-min(costs):z.1f} points better",
     )
 
 
 def sparsity_beats_delay(settings: Settings, results: Results) -> list[str]:
-    """Figure 12: STC at p = 1/n against FedAvg with n local steps."""
+    """Figure 12: STC at p = 1/n compared with FedAvg with n local steps."""
     grids = _grids(FIGURE_12, settings, results)
     steps = FIGURE_12.rows.values
     rates = FIGURE_12.columns.values
@@ -157,8 +162,8 @@ def sparsity_beats_delay(settings: Settings, results: Results) -> list[str]:
     }
     sentences: list[str] = []
     for place, statement, holds in (
-        (IID, "on iid data sparsity and delay do alike", lambda d: abs(d) <= _SLIGHT_POINTS),
-        (NON_IID, "on non-iid data sparsity is better than a comparable delay", lambda d: d > 0),
+        (IID, "on iid data, sparsity and delay perform alike", lambda d: abs(d) <= _SLIGHT_POINTS),
+        (NON_IID, "on non-iid data, sparsity is better than a comparable delay", lambda d: d > 0),
     ):
         found = differences.get(place, [])
         if _complete(found):
@@ -166,7 +171,7 @@ def sparsity_beats_delay(settings: Settings, results: Results) -> list[str]:
                 f"{difference:+.1f} (p = 1/{steps[row]:g})"
                 for difference, (row, _) in zip(found, pairs, strict=True)
             ]
-            evidence = f"STC is {join_words(listed)} points from FedAvg with n = 1/p"
+            evidence = f"Points of STC above FedAvg with n = 1/p: {', '.join(listed)}"
             sentences += _finding(statement, all(map(holds, found)), evidence)
     return sentences
 

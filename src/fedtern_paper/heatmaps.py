@@ -20,7 +20,7 @@ PLACES = {
     # With only one class for each of five clients, half of the classes would be missing.
     NON_IID: Environment(clients=5, participation=1.0, classes_per_client=2),
 }
-_CLIENTS_NOTE = "5 clients that all take part; non-iid: two classes for each."
+_CLIENTS_NOTE = "All 5 clients take part in each round; non-iid: two classes per client."
 
 
 class Parameter(NamedTuple):
@@ -118,9 +118,9 @@ FIGURE_4 = HeatMap(
     notes=(
         "Final accuracy of top-k in per cent; p down = 1: downloads are not compressed. "
         + _CLIENTS_NOTE,
-        "The paper trains VGG11* for 16,000 of 20,000 iterations (its text says 10,000), hence four"
-        " fifths of a task's iterations. It says that download sparsity costs at most 3 %"
-        " (caption), or two (text).",
+        "The paper trains VGG11* for 16,000 of 20,000 iterations (its text says 10,000), so runs"
+        " here have four fifths of the task's iterations. It says that sparse downloads cost at"
+        " most 3 % (caption) or 2 % (text).",
     ),
 )
 FIGURE_5 = HeatMap(
@@ -130,10 +130,10 @@ FIGURE_5 = HeatMap(
     _sparse,
     _ternary,
     notes=(
-        "Final accuracy of top-k minus that of STC, in points; above zero, sparse updates without"
+        "Final accuracy of top-k minus that of STC, in points. Above zero, sparse updates without"
         " ternarisation are better. " + _CLIENTS_NOTE,
-        "The paper prints no numbers here: ternarisation has a very minor effect, and sometimes"
-        " helps.",
+        "The paper prints no numbers here. It says that ternarisation has a very minor effect and"
+        " sometimes helps.",
     ),
 )
 FIGURE_12 = HeatMap(
@@ -142,11 +142,12 @@ FIGURE_12 = HeatMap(
     Parameter("p", (1.0, 1 / 5, 1 / 25, 1 / 100, 1 / 400)),
     _delayed,
     notes=(
-        "Final accuracy in per cent of STC with delay; p = 1 is FedAvg, and with one local step"
+        "Final accuracy of STC with delay, in per cent; p = 1 is FedAvg, and with one local step"
         " uncompressed SGD. " + _CLIENTS_NOTE,
-        "The paper trains VGG11* for 10,000 of 20,000 iterations, hence half of a task's"
-        " iterations. It prints no numbers here: on iid data sparsity and delay do alike, on"
-        " non-iid data sparsity is better than a comparable delay.",
+        "The paper trains VGG11* for 10,000 of 20,000 iterations, so runs here have half of the"
+        " task's iterations. It prints no numbers here. It says that on iid data sparsity and"
+        " delay perform alike, and that on non-iid data sparsity is better than a comparable"
+        " delay.",
     ),
 )
 

@@ -97,14 +97,14 @@ def read_judgements(path: Path) -> list[Judgement]:
             return [_parse(row) for row in csv.DictReader(file, strict=True)]
     except (ValueError, KeyError, TypeError, csv.Error) as error:
         raise StoreError(
-            f"{path} is not what this version of `fedtern reproduce --check` writes ({error}): move"
+            f"{path} was not written by this version of `fedtern reproduce --check` ({error}); move"
             " it away, or check all tasks together, without --task"
         ) from error
 
 
 def _parse(row: Mapping[str, Any]) -> Judgement:
     if (row["claim"], row["statement"]) not in _ORDER:
-        raise ValueError(f"no claim is {row['statement']!r}")
+        raise ValueError(f"unknown claim {row['statement']!r}")
     return Judgement(**{
         **row,
         "iterations": int(row["iterations"]),

@@ -67,16 +67,18 @@ The momentum is None where the text does not say which one was used.
 
 SWEEP_NOTES: Mapping[str, str] = {
     "classes": (
-        "The paper prints, for VGG11* with one class for each client: STC without momentum 79.5 %"
-        " (10 of 10 clients) and 53.2 % (10 of 100); FedAvg and signSGD fail to converge."
+        "The paper's numbers for VGG11* with one class per client: STC without momentum 79.5 % (10"
+        " of 10 clients) and 53.2 % (10 of 100 clients); FedAvg and signSGD fail to converge."
     ),
-    "batch": "The paper prints, for VGG11* on iid data with batches of 1: STC 63.8 %,"
-    " FedAvg 39.2 %.",
+    "batch": (
+        "The paper's numbers for VGG11* on iid data with a batch size of 1: STC 63.8 %, FedAvg"
+        " 39.2 %."
+    ),
     "participation": (
-        "The paper prints, for VGG11* on iid data with 5 of 400 clients: STC without momentum"
+        "The paper's numbers for VGG11* on iid data with 5 of 400 clients: STC without momentum"
         " 68.2 %, FedAvg 42.3 %."
     ),
-    "balance": "The paper prints no numbers here; it sees no significant effect on any method.",
+    "balance": "The paper prints no numbers here. It reports no significant effect on any method.",
 }
 """The same as sentences, by sweep."""
 

@@ -76,8 +76,9 @@ class RunTimes:
     def source(self) -> str:
         """Where the times come from, in words."""
         if not self.runs:
-            return "times from a table measured on two slow cores"
-        return f"times from {self.runs} finished runs, and a table for tasks that have none"
+            return "times from a table, measured on two slow cores"
+        runs = "1 finished run" if self.runs == 1 else f"{self.runs} finished runs"
+        return f"times from {runs}, and from a table for other tasks"
 
     def seconds(self, cell: Experiment) -> float:
         """Return the expected duration of a run in one thread."""

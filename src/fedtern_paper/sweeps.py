@@ -21,8 +21,8 @@ MOMENTUM = (0.0, 0.9)
 _PUBLISHED_LABEL = "the paper's numbers"
 
 NOTES = (
-    "Accuracy in per cent: the highest of each run, as in the paper, and in brackets the last.",
-    "m: the momentum of each client's SGD. All runs of a task have the same learning rate.",
+    "Accuracy in per cent: the best of each run, as in the paper, and the final one in brackets.",
+    "m: momentum of each client's SGD. All runs of a task have the same learning rate.",
 )
 
 

@@ -1,4 +1,4 @@
-"""Table I, measured: which methods compress both ways, strongly, and bear non-iid data."""
+"""Table I, measured: which methods compress both ways, strongly, and are robust to non-iid data."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ DELAYED = "stc:p_up=1/25,p_down=1/25,local_steps=25"  # Appendix C
 PLACES = {IID: Environment(), NON_IID: Environment(classes_per_client=1)}
 
 NOTES = (
-    "iid, non-iid: the accuracy at the end, where clients hold ten classes each and where they"
-    " hold one; drop: the points between; up, down: the compression each way.",
-    "Bytes are those of messages that the other side decoded: the mean of each round's clients,"
+    "iid, non-iid: final accuracy with ten classes per client and with one; drop: the difference"
+    " in points; up, down: the compression in each direction.",
+    "Bytes are those of messages that the other side decoded: the mean over a round's clients,"
     " summed over rounds and over both environments.",
-    "Up: what uncompressed training sends at every iteration, over what was sent.",
-    "Down: the same for downloads, against the downloads of the uncompressed run of"
-    " the same environment and seed, so that both pay for the rounds that a client missed.",
-    f"Down?: compressed by more than ×{DOWNLOAD_COMPRESSION:g}. Rate: strong if up by more than"
-    f" ×{STRONG_COMPRESSION:g}, as the paper has it, else weak.",
-    f"Robust: the non-iid run ends at most {100 * ROBUST_GAP:g} points below the uncompressed"
-    " non-iid run of the same seed.",
-    "Paper: its Table I in the same order (down?/rate/robust); ≠ names where the"
-    " measured verdict is another.",
+    "Up: the bytes of an uncompressed update in every iteration, divided by the uploaded bytes.",
+    "Down: the downloaded bytes of the uncompressed run with the same environment and seed,"
+    " divided by the downloaded bytes. Both include the updates that clients missed.",
+    f"Down?: whether downloads are compressed by more than ×{DOWNLOAD_COMPRESSION:g}. Rate: strong"
+    f" if uploads are compressed by more than ×{STRONG_COMPRESSION:g}, the paper's threshold;"
+    " otherwise weak.",
+    f"Robust: on non-iid data, the final accuracy is at most {100 * ROBUST_GAP:g} points below that"
+    " of uncompressed training with the same seed.",
+    "Paper: the verdicts of its Table I in the same order (down?/rate/robust); ≠ marks those that"
+    " differ from ours.",
 )
 
 PlaceAndSeed = tuple[str, int]

@@ -19,18 +19,17 @@ _OWN_TARGETS = {LOGISTIC: 0.91, "logistic-digits": 0.90, "mlp-digits": 0.90}
 _BELOW_DENSE = 0.013  # the paper's targets are 1.2 to 1.5 points below Table II's accuracies
 
 NOTES = (
-    "MB (millions of bytes) are those of one of the clients that take part in a round, summed over"
-    " rounds until the first evaluation that reaches the target: the mean over each round's"
-    " clients, of messages that the other side decoded. A download counts all that its client had"
-    " missed when it takes part; the broadcast that reaches the target, which clients download"
-    " later, is not in it. Where there are few rounds, as with FedAvg, down is thus below up."
-    " Evaluations are a fiftieth of a run apart.",
-    "By formula: the same count by the paper's formulas in place of bytes, with the rounds that"
-    " each client was in fact away. For signSGD that comes to less than with their mean, which the"
-    " paper takes.",
-    "The paper's unit is the same, as its uncompressed row shows: 36,696 MB are 10,600 times the"
-    " 3.46 MB of VGG11*. Its iterations are not ours, though: 1,606 MB of FedAvg n=100, for one,"
-    " are 464 rounds of 100 iterations each, more than twice what Table II has.",
+    "MB: millions of bytes per participating client (the mean over a round's clients), summed over"
+    " rounds until the first evaluation at the target. Only messages that the other side decoded"
+    " count. A download contains all updates that the client missed. The last broadcast before the"
+    " target is not counted, because clients download it later; with few rounds, as with FedAvg,"
+    " down is therefore less than up. Runs are evaluated 50 times, FedAvg at most once per round.",
+    "By formula: the same count by the paper's formulas instead of bytes, with the actual number"
+    " of rounds that each client missed. For signSGD this gives less than the mean number of"
+    " missed rounds, which the paper uses.",
+    "The paper counts in the same unit: its 36,696 MB for uncompressed training are 10,600 times"
+    " the 3.46 MB of VGG11*. Its numbers of iterations differ from ours: for example, 1,606 MB of"
+    " FedAvg n=100 are 464 rounds of 100 iterations, more than twice as many as in its Table II.",
     "n.a.: the target was not reached.",
 )
 
@@ -110,7 +109,8 @@ def table(settings: Settings, results: Results) -> Table:
         )
     if settings.seeds > 1:
         notes.append(
-            "± is the standard deviation over seeds; MB are means of those that got there."
+            "± is the standard deviation over seeds; MB are means over the seeds that reached the"
+            " target."
         )
     title = "Table IV: MB until the target is reached" + (" (quick)" if settings.quick else "")
     return Table(title, [values for values, _ in rows], [shown for _, shown in rows], notes)

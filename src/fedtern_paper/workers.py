@@ -97,8 +97,8 @@ class Worker:
         code = self._process.exitcode or 0
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return (
-            f"its process ended with {how}; if memory ran out, use fewer workers: the same command"
-            " goes on from the last checkpoint"
+            f"its process ended with {how}; if memory ran out, use fewer workers. The same command"
+            " resumes from the last checkpoint"
         )
 
     def close(self) -> None:

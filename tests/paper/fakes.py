@@ -1,4 +1,4 @@
-"""Runs that nobody trained: directories as a finished run leaves them."""
+"""Finished runs without training: directories as a real run leaves them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedtern.runs import Evaluation
 
 
 def finish(out, cell, *accuracies, up=1e3, down=1e4, seconds=1.0):
-    """Pretend that a cell was run and tested so well each time; bytes are those of each round."""
+    """Write a finished run with these accuracies; ``up`` and ``down`` are bytes per round."""
     local, tests = cell.make_method().local_steps, len(accuracies)
     lines = []
     for number, accuracy in enumerate(accuracies, 1):
@@ -29,5 +29,5 @@ def finish(out, cell, *accuracies, up=1e3, down=1e4, seconds=1.0):
 
 
 def read_csv(path):
-    """The rows of a file."""
+    """Return the rows of a CSV file."""
     return list(csv.DictReader(path.read_text().splitlines()))

@@ -1,4 +1,4 @@
-"""Every table and figure: which runs it takes, what it writes, and how it is asked for."""
+"""Tables and figures: their runs, their files and their command-line options."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def digests(artefact, settings):
 
 
 @pytest.fixture(scope="module")
-def dense_link(tmp_path_factory):
-    """All runs of all artefacts for one task, with two seeds, pretended."""
+def all_runs(tmp_path_factory):
+    """Directory with finished runs of all artefacts for one task, with two seeds."""
     out, done = tmp_path_factory.mktemp("runs"), set()
     for artefact in ARTEFACTS.values():
         for cell in artefact.cells(artefact.adjust(Settings(TASK, seeds=2))):
@@ -54,16 +54,16 @@ def dense_link(tmp_path_factory):
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("artefact", ARTEFACTS.values(), ids=ARTEFACTS)
-def test_the_runs_of_every_artefact_can_be_listed_for_every_task(artefact, task):
+def test_every_artefact_has_runs_for_every_task(artefact, task):
     cells = artefact.cells(artefact.adjust(Settings(task, quick=True)))
     assert {cell.task for cell in cells} <= {task}
     assert bool(cells) == (artefact.name != "fig3")
 
 
 @pytest.mark.parametrize("artefact", ARTEFACTS.values(), ids=ARTEFACTS)
-def test_every_artefact_is_a_table_a_page_and_pictures(artefact, dense_link, tmp_path):
+def test_every_artefact_writes_a_table_a_page_and_pictures(artefact, all_runs, tmp_path):
     settings = artefact.adjust(Settings(TASK, seeds=2, quick=artefact.name == "fig3"))
-    results, stem = Results(dense_link), tmp_path / artefact.name
+    results, stem = Results(all_runs), tmp_path / artefact.name
     pictures = write_pictures(artefact, settings, results, stem)
     assert [p.suffix for p in pictures] == [".png", ".svg"]
     assert pictures[0].read_bytes().startswith(b"\x89PNG")
@@ -80,9 +80,9 @@ def test_every_artefact_is_a_table_a_page_and_pictures(artefact, dense_link, tmp
 
 
 @pytest.mark.parametrize("artefact", ARTEFACTS.values(), ids=ARTEFACTS)
-def test_an_artefact_without_results_can_be_written_all_the_same(artefact, tmp_path):
+def test_an_artefact_without_results_can_be_written(artefact, tmp_path):
     if artefact.name == "fig3":
-        pytest.skip("it takes no runs")
+        pytest.skip("it needs no runs")
     settings = artefact.adjust(Settings(TASK))
     assert write_pictures(artefact, settings, Results(tmp_path), tmp_path / "empty")
     made = artefact.table(settings, Results(tmp_path))
@@ -91,7 +91,7 @@ def test_an_artefact_without_results_can_be_written_all_the_same(artefact, tmp_p
     assert made.title.startswith(numeral or f"Figure {artefact.name.removeprefix('fig')}: ")
 
 
-def test_a_row_for_each_task_and_stars_where_the_paper_has_numbers(tmp_path):
+def test_pictures_have_a_row_per_task_and_stars_for_the_papers_numbers(tmp_path):
     figure, artefact = Figure(), ARTEFACTS["fig13"]
     settings = artefact.adjust(Settings(ALL_TASKS, values=(1,)))
     assert "vgg11s-cifar10, 20,000 iterations, seed 0; cnn-kws" in settings.note
@@ -104,7 +104,7 @@ def test_a_row_for_each_task_and_stars_where_the_paper_has_numbers(tmp_path):
     assert "stars: the paper's" in bars.axes[0].get_xlabel()
 
 
-def test_a_picture_says_for_how_long_was_trained_and_what_its_lines_are(tmp_path):
+def test_the_title_of_a_picture_states_iterations_and_momentum(tmp_path):
     def headline(task, **chosen):
         figure = Figure()
         ARTEFACTS["fig13"].draw(Settings(task, values=(1,), **chosen), Results(tmp_path), figure)
@@ -118,14 +118,14 @@ def test_a_picture_says_for_how_long_was_trained_and_what_its_lines_are(tmp_path
     assert "2,000 of 20,000 and 2,000 of 5,000 iterations" in headline("all", iterations=2000)
 
 
-def test_the_paper_s_numbers_stand_beside_its_own_methods_only(tmp_path):
+def test_the_papers_numbers_stand_beside_its_own_methods_only(tmp_path):
     asked = Settings("vgg11s-cifar10", values=(1,), methods=("stc", "stc:p_up=1/25"))
     rows = ARTEFACTS["fig6"].table(asked, Results(tmp_path)).values
     told = {row["method"] for row in rows if row["paper"] is not None}
     assert told == {"stc"}
 
 
-def test_figures_share_their_runs():
+def test_figures_share_runs():
     mnist = Settings()
     for single, several in (("fig6", "fig13"), ("fig8", "fig14"), ("fig7", "fig15")):
         assert digests(single, mnist) == digests(several, mnist)
@@ -136,14 +136,14 @@ def test_figures_share_their_runs():
     assert len(digests("fig5", mnist) - digests("fig4", mnist)) == 18
 
 
-def test_all_tasks_together_are_those_of_the_paper():
+def test_all_tasks_are_those_of_the_paper():
     every = digests("fig13", Settings(ALL_TASKS))
     assert every == {d for task in PAPER_TASKS for d in digests("fig6", Settings(task))}
     assert len(every) == 240
 
 
 @pytest.mark.parametrize("task", ["cnn-kws", "lstm-fashion", "vgg11s-cifar10"])
-def test_the_runs_of_table_4_are_those_of_plain_commands(task):
+def test_runs_of_table_4_are_those_of_fedtern_run(task):
     methods = ["sgd", "signsgd", "stc"]
     methods += [f"fedavg:local_steps={n}" for n in (25, 100, 400)]
     methods += [f"stc:p_up={p},p_down={p}" for p in ("1/25", "1/100")]
@@ -151,7 +151,7 @@ def test_the_runs_of_table_4_are_those_of_plain_commands(task):
     assert digests("table4", Settings(task)) == plain
 
 
-def test_the_runs_of_figure_6_are_those_of_plain_commands():
+def test_runs_of_figure_6_are_those_of_fedtern_run():
     methods = ("stc", "fedavg:local_steps=400", "signsgd")
     wanted = Settings(
         "cnn-kws", iterations=2000, values=(1, 2, 5, 10), places=("10/100",), momentum=(0,)
@@ -169,21 +169,21 @@ def test_the_runs_of_figure_6_are_those_of_plain_commands():
         Experiment.of("vgg11s-cifar10", m, hard, iterations=5000, momentum=0.0).digest
         for m in methods
     }
-    # The task's own momentum, said or not, is the same run.
+    # The task's default momentum gives the same runs, whether it is set or not.
     own = digests("fig6", replace(wanted, momentum=(0.9,)))
     assert own == {
         Experiment.of("vgg11s-cifar10", m, hard, iterations=5000).digest for m in methods
     }
 
 
-def test_the_sparsity_figures_take_the_papers_share_of_iterations():
+def test_sparsity_figures_have_the_papers_share_of_iterations():
     for name, iterations in (("fig4", 16_000), ("fig5", 16_000), ("fig12", 10_000)):
         settings = ARTEFACTS[name].adjust(Settings("vgg11s-cifar10"))
         assert {c.iterations for c in ARTEFACTS[name].cells(settings)} == {iterations}
     assert ARTEFACTS["fig4"].adjust(Settings(iterations=7)).run_iterations == 7
 
 
-def test_the_command_runs_a_restricted_figure_and_says_how_to_repeat_it(tmp_path, monkeypatch):
+def test_a_restricted_figure_prints_the_command_that_repeats_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     line = (
         f"reproduce fig6 --task {TASK} --iterations 20 --values 1,10 --place 10/10 --momentum 0"
@@ -212,7 +212,7 @@ def test_the_command_runs_a_restricted_figure_and_says_how_to_repeat_it(tmp_path
     assert again.stderr == ""
 
 
-def test_a_figure_that_takes_no_runs_is_made_at_once(tmp_path, monkeypatch):
+def test_a_figure_without_runs_is_made(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, f"reproduce fig3 --task {TASK} --quick".split())
     assert result.exit_code == 0, result.output
@@ -250,18 +250,16 @@ def test_all_runs_shared_cells_once_and_writes_every_artefact(tmp_path, monkeypa
         (["fig6", "--values", "1.5"], "classes per client must be whole numbers"),
         (["fig8", "--values", "3"], "numbers of clients must be whole numbers of at least 5"),
         (["fig9", "--values", "2"], "values of gamma must be in (0, 1], got 2"),
-        (["fig2", "--momentum", "0,0.9"], "a curve has one momentum, got 2"),
+        (["fig2", "--momentum", "0,0.9"], "a curve has one momentum, got 2; choose one"),
         (["fig6", "--values", "few"], "expected numbers like 1,2,10, got 'few'"),
-        (["fig6", "--task", "all"], "fig6 is made for one task at a time, not for all"),
+        (["fig6", "--task", "all"], "fig6 shows one task; choose one instead of all"),
         (["table4", "--values", "1"], "table4 cannot be restricted by --values, only by --method"),
         (["fig3", "--momentum", "0"], "fig3 cannot be restricted by --momentum, only by its task"),
-        (["all", "--values", "1"], "all artefacts together cannot be restricted by --values"),
-        (["all", "--method", "stc"], "all artefacts together cannot be restricted by --method"),
+        (["all", "--values", "1"], "`all` cannot be restricted by --values"),
+        (["all", "--method", "stc"], "`all` cannot be restricted by --method"),
     ],
 )
-def test_restrictions_that_make_no_sense_are_one_sentence(
-    tmp_path, monkeypatch, arguments, sentence
-):
+def test_invalid_restrictions_are_reported_in_one_line(tmp_path, monkeypatch, arguments, sentence):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["reproduce", *arguments])
     assert result.exit_code == 1
@@ -270,7 +268,7 @@ def test_restrictions_that_make_no_sense_are_one_sentence(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_list_says_what_is_done_and_how_long_the_rest_takes(tmp_path):
+def test_the_list_shows_finished_runs_and_the_time_left(tmp_path):
     line = ["reproduce", "--list", "--task", TASK, "--out", str(tmp_path), "--workers", "1"]
 
     def rows():
@@ -291,7 +289,7 @@ def test_the_list_says_what_is_done_and_how_long_the_rest_takes(tmp_path):
     assert after["table4"]["seconds"] > after["table4"]["seconds_left"]
     assert after["table4"]["seconds_left"] > 100 * before["table4"]["seconds_left"] > 0
     shown = CliRunner().invoke(app, line).stdout
-    assert "times from 1 finished runs" in shown
+    assert "times from 1 finished run, and" in shown
     assert "about" in shown or "under 1 min" in shown
 
 
@@ -309,7 +307,7 @@ def test_a_part_of_a_figure_can_be_listed(tmp_path):
     assert (wrong.exit_code, wrong.stdout) == (1, "")
 
 
-def test_a_page_that_another_command_made_is_not_replaced_in_silence(tmp_path):
+def test_replacing_the_page_of_another_command_is_reported(tmp_path):
     settings, runs = Settings(TASK, iterations=800, methods=("sgd",)), Results(tmp_path / "runs")
     for cell in ARTEFACTS["table4"].cells(replace(settings, seeds=2)):
         finish(runs.out, cell, 0.5)
@@ -322,10 +320,10 @@ def test_a_page_that_another_command_made_is_not_replaced_in_silence(tmp_path):
         return result.stderr
 
     assert said("--seeds", "2") == said("--seeds", "2") == ""
-    assert f"--task {TASK} --seeds 2 --iterations 800 --method sgd`; that command makes" in said()
+    assert f"--task {TASK} --seeds 2 --iterations 800 --method sgd` had made; that" in said()
 
 
-def test_what_is_trained_for_whole_rounds_longer_than_the_rest_is_named(tmp_path):
+def test_runs_that_are_longer_because_of_whole_rounds_are_named(tmp_path):
     def notes(artefact, iterations, **others):
         settings = Settings(TASK, iterations=iterations, **others)
         for cell in ARTEFACTS[artefact].cells(settings):
@@ -334,30 +332,32 @@ def test_what_is_trained_for_whole_rounds_longer_than_the_rest_is_named(tmp_path
         return make(ARTEFACTS[artefact], settings, runs, tmp_path).table.notes
 
     for artefact in ("table4", "fig10", "fig11"):
-        (note,) = [n for n in notes(artefact, 500) if n.startswith("A round is never split")]
+        (note,) = [n for n in notes(artefact, 500) if n.startswith("Rounds are not split")]
         assert note.endswith("longer: FedAvg n=400 for 800 iterations.")
-    assert not any("never split" in note for note in notes("fig10", 800))
+    assert not any("not split" in note for note in notes("fig10", 800))
     short = notes("fig12", 50)
     assert any("STC p=1/100, n=100 for 100" in note for note in short)
     assert not any("n = 1/p" in note and "p = 1/100" in note for note in short)
 
 
-def test_figure_2_says_which_momentum_it_has(tmp_path):
-    for momentum, words in (((), "momentum of 0.9."), ((0.0,), "momentum of 0.")):
+def test_figure_2_states_its_momentum(tmp_path):
+    for momentum, words in (((), "momentum 0.9."), ((0.0,), "momentum 0.")):
         settings = Settings(TASK, momentum=momentum)
         assert words in ARTEFACTS["fig2"].table(settings, Results(tmp_path)).notes[1]
 
 
 @pytest.mark.parametrize("option", ["--out", "--results"])
-def test_a_file_in_the_way_is_said_before_anything_is_run(tmp_path, monkeypatch, option):
+def test_a_file_in_place_of_a_directory_is_an_error_before_anything_is_run(
+    tmp_path, monkeypatch, option
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").write_text("")
     result = CliRunner().invoke(app, f"reproduce fig2 --task {TASK} {option} taken".split())
-    assert result.stderr == f"fedtern: {option} must be a directory, and taken is a file\n"
+    assert result.stderr == f"fedtern: {option} must be a directory, but taken is a file\n"
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
-def test_programs_are_told_what_failed(tmp_path, monkeypatch):
+def test_json_output_contains_failed_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     line = f"reproduce fig6 --task {TASK} --iterations 5 --values 11 --place 10/10 --momentum 0"
     result = CliRunner().invoke(app, [*line.split(), "--method", "stc", "--json"])
@@ -369,7 +369,7 @@ def test_programs_are_told_what_failed(tmp_path, monkeypatch):
     assert failed["error"] in result.stderr
 
 
-def test_a_method_without_bars_has_its_place_in_the_picture(tmp_path):
+def test_a_method_without_bars_keeps_its_place_in_the_picture(tmp_path):
     settings = Settings(TASK, methods=("sgd", "stc"))
     cells = ARTEFACTS["table4"].cells(settings)
     for cell in cells:
@@ -392,7 +392,7 @@ def commands():
 
 
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
-def test_every_command_of_the_page_is_one(command, tmp_path, monkeypatch):
+def test_every_command_of_the_how_to_page_works(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asked = []
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""The paper's claims against finished runs: what holds, what does not, and what is not known."""
+"""The paper's claims, tested on finished runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def about(rows, start):
     return row["verdict"], row["holds"], row["comparisons"]
 
 
-def test_without_runs_nothing_is_known(tmp_path):
+def test_without_runs_no_claim_is_tested(tmp_path):
     rows, details = summary(tmp_path)
     assert {row["verdict"] for row in rows.values()} == {"nothing to compare yet"}
     assert details == []
@@ -45,7 +45,7 @@ def test_without_runs_nothing_is_known(tmp_path):
     assert {f"Lesson {n}" for n in range(1, 7)} | {"R1", "R2", "R3"} <= set(names)
 
 
-def test_an_ordering_that_does_not_hold_says_so_with_its_figures(tmp_path):
+def test_a_claim_that_does_not_hold_is_reported_with_its_numbers(tmp_path):
     finish(tmp_path, cell("stc", SKEWED), 0.7, 0.6)
     finish(tmp_path, cell("fedavg", SKEWED), 0.8)
     finish(tmp_path, cell("signsgd", SKEWED), 0.5)
@@ -60,7 +60,7 @@ def test_an_ordering_that_does_not_hold_says_so_with_its_figures(tmp_path):
     assert round(lost["margin"], 9) == -0.1
 
 
-def test_each_method_is_judged_by_the_momentum_that_suits_it_better(tmp_path):
+def test_each_method_counts_with_its_better_momentum(tmp_path):
     for seed, accuracy in enumerate((0.84, 0.86)):
         finish(tmp_path, cell("stc", SKEWED, seed=seed), accuracy)
         finish(tmp_path, cell("fedavg", SKEWED, 0.9, seed=seed), 0.8)
@@ -70,13 +70,13 @@ def test_each_method_is_judged_by_the_momentum_that_suits_it_better(tmp_path):
     first = details[0]
     assert first["ours"] == "85.0 ± 1.4 % (m=0, 2 seeds)"
     assert first["other"] == "80.0 ± 0.0 % (m=0.9, 2 seeds)"
-    # Momentum off is better for STC here, and worse for FedAvg.
+    # Here STC is better without momentum, and FedAvg with it.
     assert about(rows, "small batches, or non-iid data at low participation") == (
         "held in part", 1, 2,
     )  # fmt: skip
 
 
-def test_only_seeds_that_both_have_are_compared(tmp_path):
+def test_only_seeds_that_both_methods_have_are_compared(tmp_path):
     for seed, accuracy in ((0, 0.6), (1, 0.9), (2, 0.9)):
         finish(tmp_path, cell("stc", SKEWED, seed=seed), accuracy)
     finish(tmp_path, cell("fedavg", SKEWED, seed=0), 0.7)
@@ -97,7 +97,7 @@ def test_a_seed_that_is_not_compared_does_not_choose_the_momentum(tmp_path):
     assert details[0]["ours"] == "90.0 % (m=0, 1 seed)"
 
 
-def test_what_seeds_disagree_about_is_called_close(tmp_path):
+def test_a_margin_within_the_spread_over_seeds_is_close(tmp_path):
     for seed, (ours, clear, unclear) in enumerate(((0.80, 0.7, 0.85), (0.82, 0.7, 0.75))):
         finish(tmp_path, cell("stc", SKEWED, seed=seed), ours)
         finish(tmp_path, cell("fedavg", SKEWED, seed=seed), clear)
@@ -114,7 +114,7 @@ def test_what_seeds_disagree_about_is_called_close(tmp_path):
     assert round(details.values[2]["spread"], 6) == 0.084853
 
 
-def test_a_target_counts_as_reached_where_every_seed_reaches_it(tmp_path):
+def test_a_target_counts_as_reached_if_every_seed_reaches_it(tmp_path):
     for seed in (0, 1):
         finish(tmp_path, cell("stc", seed=seed), 0.8, 0.92, up=1e3)
         finish(tmp_path, cell("fedavg", seed=seed), 0.8, 0.92 - seed / 10, up=1)
@@ -123,14 +123,14 @@ def test_a_target_counts_as_reached_where_every_seed_reaches_it(tmp_path):
     assert {row["other"] for row in details if row["claim"] == "Lesson 4"} == {"n.a."}
 
 
-def test_momentum_counts_for_signs_everywhere(tmp_path):
+def test_momentum_of_signsgd_is_compared_in_every_environment(tmp_path):
     finish(tmp_path, cell("signsgd"), 0.5)
     finish(tmp_path, cell("signsgd", momentum=0.9), 0.6)
     rows, _ = summary(tmp_path)
     assert about(rows, "momentum is always better for signSGD") == ("held", 1, 1)
 
 
-def test_runs_at_another_learning_rate_are_no_part_of_it(tmp_path):
+def test_runs_at_another_learning_rate_are_ignored(tmp_path):
     finish(tmp_path, cell("stc", SKEWED), 0.9)
     finish(tmp_path, cell("fedavg", SKEWED), 0.5)
     for rate in (0.01, 0.1, 0.4):
@@ -140,17 +140,17 @@ def test_runs_at_another_learning_rate_are_no_part_of_it(tmp_path):
     assert about(rows, "non-iid data: STC above FedAvg") == ("held", 1, 1)
 
 
-def test_what_two_tests_on_so_many_examples_differ_by_tells_nothing_even_of_one_seed(tmp_path):
+def test_a_margin_within_the_standard_error_of_the_test_examples_is_close(tmp_path):
     finish(tmp_path, cell("stc", SKEWED), 0.904)
     finish(tmp_path, cell("fedavg", SKEWED), 0.9)
     finish(tmp_path, cell("signsgd", SKEWED), 0.899)
     _, details = summarise(judge(Results(tmp_path).finished_runs()))
     seen = {row["what"]: row["verdict"] for row in details.shown}
-    assert seen["STC above FedAvg"] == "holds, close"  # by 0.4 points, 0.42 being a standard error
+    assert seen["STC above FedAvg"] == "holds, close"  # by 0.4 points; the standard error is 0.42
     assert seen["STC above signSGD"] == "holds"
 
 
-def test_what_a_hardship_costs_is_made_of_four_tests(tmp_path):
+def test_the_standard_error_of_a_degradation_includes_four_accuracies(tmp_path):
     for method, accuracies in (("stc", (0.9, 0.9)), ("fedavg", (0.9, 0.8945))):
         for place, accuracy in zip((Environment(), SKEWED), accuracies, strict=True):
             finish(tmp_path, cell(method, place), accuracy)
@@ -158,10 +158,10 @@ def test_what_a_hardship_costs_is_made_of_four_tests(tmp_path):
     seen = {(row["claim"], row["environment"]): row["verdict"] for row in details.shown}
     skewed = "10/100 clients, 2 classes, batch 20"
     assert seen["Lesson 1", skewed] == "holds"  # by 0.55 points
-    assert seen["R2", skewed] == "holds, close"  # which is within 0.6
+    assert seen["R2", skewed] == "holds, close"  # by 0.55 points; the standard error is 0.6
 
 
-def test_of_short_and_long_runs_the_long_ones_count(tmp_path):
+def test_full_runs_replace_shorter_ones(tmp_path):
     for iterations, accuracy in ((500, 0.1), (5000, 0.9)):
         finish(tmp_path, cell("stc", SKEWED, iterations=iterations), accuracy)
         finish(tmp_path, cell("fedavg", SKEWED, iterations=iterations), 0.5)
@@ -170,14 +170,14 @@ def test_of_short_and_long_runs_the_long_ones_count(tmp_path):
     assert {row["iterations"] for row in details} == {5000}
 
 
-def test_runs_of_the_task_s_own_length_count_before_longer_ones(tmp_path):
+def test_full_runs_replace_longer_ones(tmp_path):
     for iterations, accuracy in ((5000, 0.9), (8000, 0.1)):
         finish(tmp_path, cell("stc", SKEWED, iterations=iterations), accuracy)
         finish(tmp_path, cell("fedavg", SKEWED, iterations=iterations), 0.5)
     assert about(summary(tmp_path)[0], "non-iid data: STC above FedAvg") == ("held", 1, 1)
 
 
-def test_short_runs_are_counted_apart_and_decide_nothing(tmp_path):
+def test_short_runs_are_counted_separately(tmp_path):
     elsewhere = Environment(classes_per_client=1)
     finish(tmp_path, cell("stc", SKEWED), 0.4)
     finish(tmp_path, cell("fedavg", SKEWED), 0.5)
@@ -196,7 +196,7 @@ def test_short_runs_are_counted_apart_and_decide_nothing(tmp_path):
     assert f"{start}: in 1 of 1 comparisons of shorter runs." in lines
 
 
-def test_a_seed_that_is_there_twice_counts_once_by_its_more_frequent_tests(tmp_path):
+def test_a_run_that_exists_twice_counts_once_with_more_evaluations(tmp_path):
     finish(tmp_path, cell("stc", SKEWED, evaluate_every=100), 0.9, 0.8)
     finish(tmp_path, cell("stc", SKEWED, evaluate_every=500), 0.8)
     finish(tmp_path, cell("fedavg", SKEWED), 0.7)
@@ -205,7 +205,7 @@ def test_a_seed_that_is_there_twice_counts_once_by_its_more_frequent_tests(tmp_p
     assert details[-1]["ours"].endswith("(1 run)")
 
 
-def test_of_unbalanced_data_and_few_clients_is_asked_what_they_cost(tmp_path):
+def test_degradation_by_unbalanced_data_and_partial_participation(tmp_path):
     few, many = Environment(clients=10, participation=1.0), Environment()
     uneven = Environment(gamma=0.9)
     for method, accuracies in (
@@ -222,7 +222,7 @@ def test_of_unbalanced_data_and_few_clients_is_asked_what_they_cost(tmp_path):
     assert (lost["ours"], lost["other"]) == ("loses 5.0 points (1 seed)", "2 points")
 
 
-def test_what_unbalanced_data_costs_is_the_mean_over_seeds(tmp_path):
+def test_degradation_is_averaged_over_seeds(tmp_path):
     for seed, change in enumerate((0.03, -0.03)):
         finish(tmp_path, cell("stc", seed=seed), 0.8)
         finish(tmp_path, cell("stc", Environment(gamma=0.9), seed=seed), 0.8 + change)
@@ -234,21 +234,21 @@ def test_what_unbalanced_data_costs_is_the_mean_over_seeds(tmp_path):
     )
 
 
-def test_the_cheapest_way_to_a_target_is_counted_in_bytes_and_in_rounds(tmp_path):
+def test_the_lowest_costs_to_a_target_are_compared_in_bytes_and_rounds(tmp_path):
     finish(tmp_path, cell("stc"), 0.8, 0.92, up=1e3, down=1e6)
     finish(tmp_path, cell("fedavg:local_steps=100"), 0.8, 0.92, up=1e6, down=1e6)
-    finish(tmp_path, cell("fedavg"), 0.8, 0.81, up=1, down=1)  # never there
+    finish(tmp_path, cell("fedavg"), 0.8, 0.81, up=1, down=1)  # never reaches the target
     rows, details = summary(tmp_path)
     assert about(rows, "iid data: STC sends the least") == ("held in part", 1, 2)
     assert about(rows, "iid data: FedAvg takes the fewest rounds") == ("held", 1, 1)
     up, down = (row for row in details if row["claim"] == "Lesson 4")
-    assert (up["what"], up["holds"]) == ("MB down to 91 %", False)
-    assert (down["what"], down["holds"]) == ("MB up to 91 %", True)
+    assert (up["what"], up["holds"]) == ("MB downloaded until 91 %", False)
+    assert (down["what"], down["holds"]) == ("MB uploaded until 91 %", True)
     assert down["ours"] == "5.00 (STC p=1/400, m=0, 1 seed)"
     assert down["other"] == "50.0 (FedAvg n=100, m=0, 1 seed)"
 
 
-def test_who_alone_reaches_a_target_wins_and_nobody_does_if_none_does(tmp_path):
+def test_a_target_that_one_side_misses_decides_and_one_that_both_miss_does_not(tmp_path):
     finish(tmp_path, cell("stc"), 0.5)
     finish(tmp_path, cell("fedavg"), 0.5)
     assert (
@@ -260,7 +260,7 @@ def test_who_alone_reaches_a_target_wins_and_nobody_does_if_none_does(tmp_path):
     assert any(row["ours"] == "n.a." and row["margin"] is None for row in details)
 
 
-def test_requirements_are_about_bytes_and_about_what_hardships_cost(tmp_path):
+def test_requirements_compare_bytes_and_degradation(tmp_path):
     few = Environment(clients=10, participation=1.0)
     for method, falls in (("stc", (0.9, 0.85, 0.8)), ("fedavg", (0.9, 0.7, 0.88))):
         for place, accuracy in zip((Environment(), SKEWED, few), falls, strict=True):
@@ -301,18 +301,18 @@ def test_the_command_prints_and_writes_every_verdict(tmp_path, monkeypatch):
     assert len(json.loads(again.stdout)["comparisons"]) == len(rows)
 
 
-def test_a_task_that_there_is_not_is_named(tmp_path):
+def test_an_unknown_task_is_an_error(tmp_path):
     line = ["reproduce", "--check", "--task", "logistic-minst", "--out", str(tmp_path)]
     assert "Unknown task 'logistic-minst'" in CliRunner().invoke(app, line).stderr
 
 
-def test_the_check_replaces_nothing_where_there_is_nothing_to_check(tmp_path, monkeypatch):
+def test_a_check_without_runs_is_an_error_and_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     finish(tmp_path / "runs", cell("stc"), 0.9)
     for arguments, sentence in (
-        (["--out", "nowhere"], "there are no finished runs under nowhere"),
-        (["--task", "cnn-kws"], "there are no finished runs of cnn-kws under runs"),
-        (["fig6"], "leave out fig6, or say --task"),
+        (["--out", "nowhere"], "no finished runs under nowhere"),
+        (["--task", "cnn-kws"], "no finished runs of cnn-kws under runs"),
+        (["fig6"], "remove fig6, or select a task with --task"),
     ):
         result = CliRunner().invoke(app, ["reproduce", "--check", *arguments])
         assert result.exit_code == 1
@@ -322,7 +322,7 @@ def test_the_check_replaces_nothing_where_there_is_nothing_to_check(tmp_path, mo
     assert f"--check --task {TASK}\n" in (tmp_path / "results" / "claims.md").read_text()
 
 
-def test_what_was_found_of_other_tasks_stays_when_one_is_checked(tmp_path, monkeypatch):
+def test_checking_one_task_keeps_the_results_of_others(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for task, accuracy in ((TASK, 0.7), ("cnn-kws", 0.9)):
         finish(tmp_path / task, cell("stc", SKEWED, task=task), 0.8)
@@ -334,7 +334,7 @@ def test_what_was_found_of_other_tasks_stays_when_one_is_checked(tmp_path, monke
         arguments = ["--out", out, "--results", results, *(["--task", task] if task else [])]
         return CliRunner().invoke(app, ["reproduce", "--check", *arguments])
 
-    for task in (TASK, "cnn-kws", TASK):  # a second time replaces its own
+    for task in (TASK, "cnn-kws", TASK):  # the second check of a task replaces the first
         assert check_task(task, task).exit_code == 0
     assert check_task(None, "both", "at-once").exit_code == 0
     one_by_one, at_once = (tmp_path / name for name in ("results", "at-once"))
@@ -353,7 +353,7 @@ def test_what_was_found_of_other_tasks_stays_when_one_is_checked(tmp_path, monke
         ("True", "so", "so"),
     ],
 )
-def test_a_list_that_this_version_did_not_write_is_named_and_stays(tmp_path, old, new, said):
+def test_a_claims_file_of_another_version_is_an_error_and_is_kept(tmp_path, old, new, said):
     runs, results = tmp_path / "runs", tmp_path / "results"
     for method in ("stc", "fedavg"):
         finish(runs, cell(method, SKEWED), 0.8)
@@ -368,10 +368,10 @@ def test_a_list_that_this_version_did_not_write_is_named_and_stays(tmp_path, old
     assert said in result.stderr
     assert "without --task" in result.stderr.replace("\n", " ")
     assert listed.read_text() == found
-    assert CliRunner().invoke(app, command).exit_code == 0  # which reads nothing
+    assert CliRunner().invoke(app, command).exit_code == 0  # it does not read the file
 
 
-def test_a_run_of_another_version_is_passed_over_or_named(tmp_path):
+def test_a_run_of_another_version_is_reported(tmp_path):
     finish(tmp_path, cell("stc"), 0.9)
     finish(tmp_path, cell("sgd"), 0.9)
     metrics = tmp_path / cell("sgd").digest / "metrics.jsonl"
@@ -386,7 +386,7 @@ def test_a_run_of_another_version_is_passed_over_or_named(tmp_path):
         Results(tmp_path).evaluations(cell("sgd"))
 
 
-def test_an_artefact_is_judged_by_its_own_cells_only(tmp_path):
+def test_an_artefact_is_judged_by_its_own_cells(tmp_path):
     skewed = Environment(classes_per_client=1)
     mine = [cell("stc", skewed), cell("fedavg:local_steps=400", skewed)]
     finish(tmp_path, mine[0], 0.8)
@@ -407,17 +407,17 @@ def test_an_artefact_is_judged_by_its_own_cells_only(tmp_path):
         (lambda path: path.write_text(path.read_text()[:-10]), "ends early"),
     ],
 )
-def test_a_finished_run_without_all_of_its_metrics_is_named_everywhere(tmp_path, spoil, words):
+def test_a_finished_run_with_incomplete_metrics_is_reported(tmp_path, spoil, words):
     finish(tmp_path, cell("sgd"), 0.8, 0.9)
     spoil(tmp_path / cell("sgd").digest / "metrics.jsonl")
     with pytest.raises(StoreError, match=f"{words}, but the run is finished; move"):
         Results(tmp_path).evaluations(cell("sgd"))
     out = CliRunner().invoke(app, ["reproduce", "--check", "--out", str(tmp_path)])
-    assert "fedtern: left out: " in out.stderr
-    assert "there are no finished runs" in out.stderr
+    assert "fedtern: skipped: " in out.stderr
+    assert "no finished runs" in out.stderr
 
 
-def test_runs_over_a_network_are_not_taken_for_simulated_ones(tmp_path):
+def test_runs_of_other_engines_are_ignored(tmp_path):
     finish(tmp_path, cell("stc"), 0.9)
     config = (tmp_path / cell("stc").digest / "config.json").read_text()
     served = tmp_path / f"{cell('stc').digest}-mqtt"

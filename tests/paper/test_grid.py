@@ -232,7 +232,7 @@ def test_ctrl_c_saves_and_nobody_outlives_a_kill(tmp_path):
     _, errors = first.communicate(timeout=60)
     assert first.returncode == 130
     assert "Ctrl-C again stops at once" in errors
-    assert "stopped; go on with the same command" in errors
+    assert "stopped; the same command resumes" in errors
     assert "Traceback" not in errors
     second = begin()
     second.kill()

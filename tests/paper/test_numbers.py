@@ -1,4 +1,4 @@
-"""What artefacts make of runs: numbers beside the paper's, targets, smoothing, differences."""
+"""Numbers in tables: ours and the paper's, targets, differences, congruence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paper.fakes import finish
 VGG = "vgg11s-cifar10"
 
 
-def test_table_4_is_bytes_until_the_target_beside_the_papers(tmp_path):
+def test_table_4_shows_bytes_until_the_target_beside_the_papers(tmp_path):
     settings = Settings(VGG)
     finish(tmp_path, settings.experiment("stc"), 0.5, 0.85, 0.83, up=3000, down=30_000)
     finish(tmp_path, settings.experiment("fedavg:local_steps=400"), 0.5, 0.8)
@@ -41,7 +41,7 @@ def test_table_4_is_bytes_until_the_target_beside_the_papers(tmp_path):
     assert made.notes[0] == "Target accuracy: 84 % (the paper's)."
 
 
-def test_a_target_that_only_some_seeds_reach_says_so(tmp_path):
+def test_table_4_counts_the_seeds_that_reach_the_target(tmp_path):
     settings = Settings("logistic-mnist", seeds=2)
     for seed, accuracy in enumerate((0.9, 0.92)):
         finish(tmp_path, settings.experiment("stc", seed=seed), accuracy)
@@ -51,12 +51,12 @@ def test_a_target_that_only_some_seeds_reach_says_so(tmp_path):
     assert "ours: the paper has none" in made.notes[0]
 
 
-def test_a_task_of_ones_own_has_a_target_below_uncompressed_training():
+def test_an_unknown_task_has_a_target_below_uncompressed_training():
     assert table4.task_target("mine", 0.9) == 0.88
     assert table4.task_target("mine", None) == math.inf
 
 
-def test_the_summary_runs_what_sets_the_target_where_none_is_known(tmp_path, monkeypatch):
+def test_figure_11_runs_uncompressed_sgd_if_the_target_depends_on_it(tmp_path, monkeypatch):
     settings, none = Settings("logistic-digits"), Results(tmp_path)
     usual = figure11.cells(settings)
     monkeypatch.setattr(table4, "_OWN_TARGETS", {})
@@ -68,7 +68,7 @@ def test_the_summary_runs_what_sets_the_target_where_none_is_known(tmp_path, mon
     assert "until 93 %, iid" in {row["shows"] for row in figure11.table(settings, none).shown}
 
 
-def test_the_papers_accuracies_stand_beside_ours(tmp_path):
+def test_sweeps_show_the_papers_accuracies_beside_ours(tmp_path):
     settings = Settings(VGG, values=(1,), places=("10/100",))
     place = Environment(classes_per_client=1)
     finish(tmp_path, settings.experiment("stc", place, momentum=0.0), 0.5, 0.4)
@@ -85,7 +85,7 @@ def test_the_papers_accuracies_stand_beside_ours(tmp_path):
     assert few.shown[1]["participation"] == "5/400"
 
 
-def test_the_summary_takes_the_better_momentum(tmp_path):
+def test_figure_11_uses_the_better_momentum(tmp_path):
     settings, place = Settings("logistic-mnist"), Environment(classes_per_client=2)
     for momentum, accuracy in ((0.0, 0.7), (0.9, 0.8)):
         finish(tmp_path, settings.experiment("stc", place, momentum=momentum), accuracy)
@@ -93,7 +93,7 @@ def test_the_summary_takes_the_better_momentum(tmp_path):
     assert (first["shows"], first["method"], first["accuracy"]) == ("non-iid data", "stc", 0.8)
 
 
-def test_the_effect_of_ternarisation_is_a_difference_of_final_accuracies(tmp_path):
+def test_figure_5_shows_differences_of_final_accuracies(tmp_path):
     artefact = ARTEFACTS["fig5"]
     settings = artefact.adjust(Settings("logistic-mnist", places=(NON_IID,)))
     place = Environment(clients=5, participation=1.0, classes_per_client=2)
@@ -106,14 +106,14 @@ def test_the_effect_of_ternarisation_is_a_difference_of_final_accuracies(tmp_pat
     assert made.shown[0]["p down = 1/400"] == "12.5"
 
 
-def test_sparsity_and_delay_meet_in_fedavg_and_in_uncompressed_training():
+def test_figure_12_includes_fedavg_and_uncompressed_training():
     cells = ARTEFACTS["fig12"].cells(Settings("logistic-mnist", places=(IID,)))
     named = {(c.method["name"], c.method.get("local_steps", 1)) for c in cells}
     assert {("sgd", 1), ("fedavg", 5), ("fedavg", 100), ("stc", 1), ("stc", 100)} <= named
     assert len({c.digest for c in cells}) == 20
 
 
-def test_curves_are_points_for_programs_and_ends_for_people(tmp_path):
+def test_curves_have_all_points_as_values_and_final_accuracies_as_text(tmp_path):
     settings = Settings("logistic-mnist", places=("1-class",), methods=("sgd",))
     place = Environment(clients=10, participation=1.0, classes_per_client=1)
     cell = settings.experiment("sgd", place, momentum=0.9)
@@ -127,11 +127,12 @@ def test_curves_are_points_for_programs_and_ends_for_people(tmp_path):
     ]
 
 
-def test_signs_agree_with_growing_batches_unless_each_is_of_one_class(tmp_path):
-    settings, told = Settings("logistic-digits", quick=True), []
-    (found,) = figure3.measure(settings, Results(tmp_path), told.append)
-    assert sorted(told) == told
-    assert 0 < told[0] < told[-1] <= 1
+def test_signs_agree_more_in_larger_batches_unless_each_has_one_class(tmp_path):
+    settings = Settings("logistic-digits", quick=True)
+    reported = []
+    (found,) = figure3.measure(settings, Results(tmp_path), reported.append)
+    assert sorted(reported) == reported
+    assert 0 < reported[0] < reported[-1] <= 1
     assert found.sizes == [1, 2, 5, 10, 20, 50, 100]
     assert found.batches[0] == 40
     iid, skewed = found.alpha[IID], found.alpha[NON_IID]
@@ -154,7 +155,7 @@ def test_signs_agree_with_growing_batches_unless_each_is_of_one_class(tmp_path):
     assert " ± " in two.shown[0]["iid"]
 
 
-def test_the_papers_congruence_stands_beside_ours(tmp_path, monkeypatch):
+def test_figure_3_shows_the_papers_congruence_beside_ours(tmp_path, monkeypatch):
     fake = figure3.Congruence([1], [400], {IID: [0.5], NON_IID: [0.5]}, {IID: [1], NON_IID: [1]})
     monkeypatch.setattr(figure3, "measure", lambda *_: [fake])
     made = figure3.table(Settings("logistic-mnist"), Results(tmp_path))

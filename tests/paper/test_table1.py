@@ -1,4 +1,4 @@
-"""Table I: which runs it takes, and how they are judged."""
+"""Table I: its runs and its verdicts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOTH = (IID, NON_IID)
 
 
 def ended(accuracy, up=1.0, down=1.0, iterations=100):
-    """A run of a hundred parameters that sent so many times less than uncompressed training."""
+    """Return the final evaluation of a run with 100 parameters and these compression factors."""
     dense = 400 * iterations
     return Evaluation(
         iterations, iterations, 0.5, accuracy, 0, 0, dense / up if up else 0,
@@ -37,7 +37,7 @@ DENSE = {(place, seed): ended(0.9) for place in BOTH for seed in range(2)}
 
 
 def row(iid, non_iid, dense=DENSE, **traffic):
-    """A method with these accuracies, one for each seed."""
+    """Return the row of a method with these final accuracies, one per seed."""
     runs = {(IID, seed): ended(a, **traffic) for seed, a in enumerate(iid)}
     runs |= {(NON_IID, seed): ended(a, **traffic) for seed, a in enumerate(non_iid)}
     return Row("m", "M", runs, dense)
@@ -52,38 +52,38 @@ def row(iid, non_iid, dense=DENSE, **traffic):
         ({"up": 400, "down": 1}, False, True),
     ],
 )
-def test_traffic_is_judged_by_the_papers_rates(traffic, down, strong):
+def test_compression_is_judged_by_thresholds(traffic, down, strong):
     assert row([0.9], [0.9], **traffic).verdict()[:2] == (down, strong)
 
 
-def test_robust_is_within_five_points_of_uncompressed_training_on_non_iid_data():
+def test_a_robust_method_is_within_five_points_of_uncompressed_training():
     assert row([0.2], [0.85]).verdict().robust
     assert not row([0.99], [0.84]).verdict().robust
     assert row([0.9, 0.9], [0.82, 0.9]).verdict().robust  # 4 points, on average
     assert math.isclose(row([0.9, 0.9], [0.8, 0.9]).drop(), 0.05)
 
 
-def test_longer_training_is_compared_with_uncompressed_training_that_goes_on():
+def test_longer_runs_are_compared_with_extrapolated_uncompressed_traffic():
     runs = {(place, 0): ended(0.9, 400, 400, iterations=400) for place in BOTH}
     found = Row("m", "M", runs, DENSE)
     assert (found.up(), found.down()) == (400, 400)
 
 
-def test_only_like_is_compared_with_like_and_what_is_missing_has_no_verdict():
-    dear = {**DENSE, (NON_IID, 0): ended(0.9, down=0.5)}  # its downloads cost twice as much
+def test_runs_are_compared_by_place_and_seed_and_missing_runs_have_no_verdict():
+    dear = {**DENSE, (NON_IID, 0): ended(0.9, down=0.5)}  # downloads are twice as large
     assert row([0.9], [0.9], dear).down() == 1.5
     assert row([0.9], []).verdict() is None
     assert row([], [0.9]).drop() is None
     assert row([0.9], [0.9], {}).verdict() is None
 
 
-def test_verdicts_say_where_they_differ_from_the_papers():
+def test_verdicts_name_the_columns_in_which_they_differ():
     assert Verdict(True, False, True).differing(published_verdict("fedavg")) == ["rate", "robust"]
     assert published_verdict("stc").words() == ("yes", "strong", "yes")
     assert set(COMPRESSION_VERDICTS) < set(METHODS)
 
 
-def test_the_grid_has_every_method_in_both_environments_and_always_the_baseline():
+def test_the_grid_has_every_method_in_both_environments_and_the_baseline():
     cells = table1.cells(Settings(seeds=2))
     assert len(cells) == 4 * len(METHODS)  # STC with delay in place of top-k
     assert {cell.method["name"] for cell in cells} == set(METHODS) - {"topk"}
@@ -94,7 +94,7 @@ def test_the_grid_has_every_method_in_both_environments_and_always_the_baseline(
     assert {cell.iterations for cell in table1.cells(some)} == {500}
 
 
-def test_the_command_runs_the_grid_and_writes_numbers_a_page_and_pictures(tmp_path, monkeypatch):
+def test_the_command_runs_the_grid_and_writes_all_files(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     command = "reproduce table1 --task logistic-digits --iterations 100 --quick --seeds 2"
@@ -112,7 +112,13 @@ def test_the_command_runs_the_grid_and_writes_numbers_a_page_and_pictures(tmp_pa
     assert (signs["rate"], signs["paper_rate"], signs["seeds_iid"]) == ("weak", "weak", "2")
     assert float(signs["accuracy_iid_std"]) > 0
     page = stem.with_suffix(".md").read_text()
-    for text in ("# Table I, measured (quick)", "quick: 10", "| signSGD", " ± ", "Robust: the"):
+    for text in (
+        "# Table I, measured (quick)",
+        "quick: 10",
+        "| signSGD",
+        " ± ",
+        "Robust: on non-iid data",
+    ):
         assert text in page
     assert "](table1-logistic-digits.svg)" in page
     assert stem.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
@@ -122,7 +128,7 @@ def test_the_command_runs_the_grid_and_writes_numbers_a_page_and_pictures(tmp_pa
     assert [r["method"] for r in json.loads(again.stdout)["rows"]] == ["sgd", "signsgd"]
 
 
-def test_what_failed_is_said_with_an_exit_code_and_missing_from_the_table(tmp_path, monkeypatch):
+def test_failed_runs_are_reported_and_missing_from_the_table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     line = "reproduce table1 --task logistic-digits --iterations 5 --method signsgd --workers 1"
     settings = Settings("logistic-digits", iterations=5, methods=("signsgd",))
@@ -135,7 +141,7 @@ def test_what_failed_is_said_with_an_exit_code_and_missing_from_the_table(tmp_pa
         "fedtern: signsgd delta=1/5000 classes_per_client=1: cannot create"
     )
     page = (tmp_path / "results" / "table1-logistic-digits.md").read_text()
-    assert "Missing, because they failed: signsgd delta=1/5000 classes_per_client=1." in page
+    assert "Missing, because the runs failed: signsgd delta=1/5000 classes_per_client=1." in page
     assert "| – | – | – |" in page
 
 
@@ -150,7 +156,7 @@ def test_what_failed_is_said_with_an_exit_code_and_missing_from_the_table(tmp_pa
         (["table1", "--workers", "0"], "workers must be at least 1, got 0"),
     ],
 )
-def test_bad_input_is_one_sentence(tmp_path, monkeypatch, arguments, sentence):
+def test_invalid_options_are_reported_in_one_line(tmp_path, monkeypatch, arguments, sentence):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["reproduce", *arguments])
     assert result.exit_code == 1
@@ -159,7 +165,7 @@ def test_bad_input_is_one_sentence(tmp_path, monkeypatch, arguments, sentence):
     assert not list(tmp_path.iterdir())
 
 
-def test_artefacts_are_listed_with_the_size_of_their_grids():
+def test_artefacts_are_listed_with_the_number_of_their_runs():
     result = CliRunner().invoke(app, ["reproduce", "--list", "--json"])
     rows = {row["artefact"]: row["runs"] for row in json.loads(result.stdout)["artefacts"]}
     assert rows["table1"] == 34

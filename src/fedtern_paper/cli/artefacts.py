@@ -58,7 +58,7 @@ def choose(name: str, settings: Settings, task: str | None) -> list[tuple[Artefa
     if name == ALL:
         for setting, option in OPTIONS.items():
             if getattr(settings, setting):
-                raise ValueError(f"all artefacts together cannot be restricted by {option}")
+                raise ValueError(f"`all` cannot be restricted by {option}")
         return [(artefact, artefact.adjust(settings)) for artefact in ARTEFACTS.values()]
     artefact = look_up(name, ARTEFACTS, "artefact")
     return [(artefact, artefact.adjust(replace(settings, task=task or artefact.task)))]
@@ -98,7 +98,9 @@ def list_artefacts(
             rows.append({"artefact": each, "shows": str(error)})
             continue
         missing = results.missing(cells.values())
-        about = chosen[0][0].about if each != ALL else "everything for one task, shared runs once"
+        about = "all of these for one task; shared runs count once"
+        if each != ALL:
+            about = chosen[0][0].about
         rows.append({
             "artefact": each,
             "runs": len(cells),
@@ -193,7 +195,7 @@ def _missing_note(cells: Sequence[Experiment], results: Results) -> list[str]:
     missing = [names[cell.digest] for cell in results.missing(cells)]
     if not missing:
         return []
-    return [f"Missing, because they failed: {join_words(missing, most=MAX_NAMED)}."]
+    return [f"Missing, because the runs failed: {join_words(missing, most=MAX_NAMED)}."]
 
 
 def _longer_note(cells: Sequence[Experiment]) -> list[str]:
@@ -209,7 +211,7 @@ def _longer_note(cells: Sequence[Experiment]) -> list[str]:
     ]
     if not parts:
         return []
-    start = "A round is never split, so that some are trained for longer"
+    start = "Rounds are not split, so some runs are longer"
     return [f"{start}: {join_words(parts)} iterations."]
 
 
@@ -219,7 +221,8 @@ def _report_replaced_page(page: Path, command: str) -> None:
     before = text.partition("```sh\n")[2].partition("\n```")[0]
     if before and before != command:
         typer.echo(
-            f"fedtern: {page} was made by `{before}`; that command makes it again, from its runs",
+            f"fedtern: replaced {page}, which `{before}` had made; that command makes it again from"
+            " its runs",
             err=True,
         )
 

@@ -31,7 +31,7 @@ def check_claims(results: Results, directory: Path, task: str | None, as_json: b
     """
 
     def report_damage(error: StoreError) -> None:
-        typer.echo(f"fedtern: left out: {error}", err=True)
+        typer.echo(f"fedtern: skipped: {error}", err=True)
 
     finished = [
         (cell, evaluations)
@@ -43,8 +43,8 @@ def check_claims(results: Results, directory: Path, task: str | None, as_json: b
             task_defaults(task)  # raises if the task is unknown
         which = "" if task is None else f" of {task}"
         raise ValueError(
-            f"there are no finished runs{which} under {results.out}: make some, such as with"
-            " `fedtern reproduce fig6`, or say where they are with --out"
+            f"no finished runs{which} under {results.out}; make some, for example with"
+            " `fedtern reproduce fig6`, or set --out to their directory"
         )
     earlier = [] if task is None else read_judgements(directory / CLAIMS_CSV)
     others = [judgement for judgement in earlier if judgement.task != task]

@@ -74,8 +74,8 @@ def reproduce(
         if check:
             if artefact is not None:
                 raise ValueError(
-                    f"--check holds every finished run against the paper: leave out {artefact}, or"
-                    " say --task"
+                    f"--check tests the paper's claims on all finished runs; remove {artefact}, or"
+                    " select a task with --task"
                 )
             check_claims(finished, results, task, as_json)
             return
@@ -95,7 +95,7 @@ def reproduce(
         chosen = choose(artefact, settings, task)
         for option, path in (("--out", out), ("--results", results)):
             if path.exists() and not path.is_dir():  # checked now, not after days of training
-                raise ValueError(f"{option} must be a directory, and {path} is a file")
+                raise ValueError(f"{option} must be a directory, but {path} is a file")
         # One seed of all cells first, so that there is something to see early.
         cells = [cell for each, its in chosen for cell in each.cells(its)]
         failed = _run(sorted(cells, key=lambda cell: cell.seed), finished, workers, quiet=as_json)
@@ -127,7 +127,7 @@ def _run(
             observer=progress,
         )
     if interrupts:
-        typer.echo("stopped; go on with the same command", err=True)
+        typer.echo("stopped; the same command resumes", err=True)
         raise typer.Exit(130)
     return [(title, failed[digest]) for digest, title in titles(cells).items() if digest in failed]
 
