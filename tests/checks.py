@@ -16,7 +16,6 @@ from fedtern.core.codecs import (
     Codec,
     DenseCodec,
     EliasCodec,
-    ExactCodec,
     LowRankCodec,
     MaskedCodec,
     NothingCodec,
@@ -26,6 +25,7 @@ from fedtern.core.codecs import (
     SignsCodec,
     SketchedCodec,
     SparseCodec,
+    SparseOrDenseCodec,
     TensorSignsCodec,
     TernaryCodec,
     TritsCodec,
@@ -86,7 +86,7 @@ CODECS: dict[str, Codec] = {
     "ternary": TernaryCodec("model"),
     "ternary-tensor": TernaryCodec("tensor"),
     "signs": SignsCodec(),
-    "exact": ExactCodec(),
+    "exact": SparseOrDenseCodec(),
     "series": UpdateSequenceCodec(),
     "series-tensor": UpdateSequenceCodec(),
     "series-sparse": UpdateSequenceCodec(),
@@ -170,7 +170,7 @@ def check_codec(codec: Codec, update: Update, layout: Layout) -> None:
     assert decoded.size == update.size
     assert np.array_equal(decoded.to_dense(), update.to_dense())
     assert codec.encode(update, layout) == data
-    if not isinstance(codec, ExactCodec):
+    if not isinstance(codec, SparseOrDenseCodec):
         assert same(decoded, update)
         assert codec.encode(decoded, layout) == data
     for cut in range(len(data)):

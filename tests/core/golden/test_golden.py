@@ -14,7 +14,7 @@ import fedtern
 from checks import METHODS
 from fedtern import Client, DecodeError, Layout, RemoteProtocolError, Server
 from fedtern.core.codecs import CODECS
-from fedtern.core.codecs.golomb import WIDEST_DENSITY
+from fedtern.core.codecs.golomb import MAX_DENSITY
 from fedtern.core.protocol import CohortNotice
 from fedtern.core.protocol.terms import Terms, first_stamp
 
@@ -116,7 +116,7 @@ def test_the_example_in_the_document_is_right():
     shown = "".join(line[:24] for line in lines)
     data = fedtern.compress(np.array([0, 3, -1, 0.5, -5, 0]), p=1 / 3)
     assert bytes.fromhex(shown) == data
-    for width in WIDEST_DENSITY:
+    for width in MAX_DENSITY:
         assert repr(width) in FORMAT.read_text()
 
 

@@ -1,4 +1,4 @@
-"""Lossless steps: from an update to bytes and back."""
+"""Codecs: lossless steps from an update to bytes and back."""
 
 from fedtern.core.codecs.codec import Codec, NamedCodec
 from fedtern.core.codecs.factors import LowRankCodec, ProjectedCodec
@@ -6,9 +6,9 @@ from fedtern.core.codecs.levels import EliasCodec, TensorSignsCodec, TritsCodec
 from fedtern.core.codecs.plain import DenseCodec, NothingCodec, SignsCodec
 from fedtern.core.codecs.positions import (
     BinaryCodec,
-    ExactCodec,
     PowersCodec,
     SparseCodec,
+    SparseOrDenseCodec,
     TernaryCodec,
 )
 from fedtern.core.codecs.seeded import MaskedCodec, SketchedCodec
@@ -37,7 +37,7 @@ CODECS: dict[int, NamedCodec] = {
         PowersCodec(),
     )
 }
-"""Every codec by the id it writes; an id is never given to another format."""
+"""Every codec by its id. The id of a format is never reused for another one."""
 
 __all__ = [
     "CODECS",
@@ -45,7 +45,6 @@ __all__ = [
     "Codec",
     "DenseCodec",
     "EliasCodec",
-    "ExactCodec",
     "LowRankCodec",
     "MaskedCodec",
     "NamedCodec",
@@ -56,6 +55,7 @@ __all__ = [
     "SignsCodec",
     "SketchedCodec",
     "SparseCodec",
+    "SparseOrDenseCodec",
     "TensorSignsCodec",
     "TernaryCodec",
     "TritsCodec",

@@ -1,4 +1,4 @@
-"""What a codec promises."""
+"""Interfaces of codecs."""
 
 from __future__ import annotations
 
@@ -13,48 +13,61 @@ T = TypeVar("T")
 
 
 class Codec(Protocol):
-    """Writes an update as bytes and reads the very same update back.
+    """Encodes an update as bytes, without loss.
 
-    The first byte is the codec's id: two codecs share an id if and only if either reads what the
-    other wrote. ``decode`` knows how large the model is, allocates no more than that, and raises
-    ``DecodeError`` for anything it did not write.
+    The first byte is the codec's id. Two codecs share an id if and only if each can decode the
+    other's bytes.
+
+    Attributes:
+        part_id: a name that stays the same for ever, on the wire and on disk.
+
     """
 
     part_id: ClassVar[str]
 
     def encode(self, update: Update, layout: Layout) -> bytes:
-        """The update as bytes."""
+        """Encode an update.
+
+        Raises:
+            TypeError: the codec is not for updates of this kind.
+
+        """
         ...
 
     def decode(self, data: bytes, layout: Layout) -> Update:
-        """The update that was encoded."""
+        """Decode an update; allocates no more memory than the layout requires.
+
+        Raises:
+            DecodeError: the bytes were not written by this codec for this layout.
+
+        """
         ...
 
 
 class NamedCodec(Codec, Protocol):
-    """A codec of one format, with what it is called on the wire and among people."""
+    """A codec of a single format."""
 
     @property
     def id(self) -> int:
-        """The first byte of everything it writes."""
+        """The first byte of the encoded update."""
         ...
 
     @property
     def name(self) -> str:
-        """What a person would call it."""
+        """The name to display."""
         ...
 
 
-def expect(update: object, kind: type[T]) -> T:
-    """Refuse to encode what a codec is not for."""
+def check_kind(update: object, kind: type[T]) -> T:
+    """Return the update if it is of the given kind, else raise a ``TypeError``."""
     if not isinstance(update, kind):
         raise TypeError(f"this codec writes {kind.__name__} updates, got {type(update).__name__}")
     return update
 
 
-def open_payload(data: bytes, wanted: int) -> Reader:
-    """A reader past the id, which must be the wanted one."""
+def open_payload(data: bytes, codec_id: int) -> Reader:
+    """Check the id at the start of a payload and return a reader of the bytes after it."""
     reader = Reader(data)
-    if (found := reader.byte()) != wanted:
-        raise DecodeError(f"expected codec {wanted}, got {found}")
+    if (found := reader.byte()) != codec_id:
+        raise DecodeError(f"expected codec {codec_id}, got {found}")
     return reader

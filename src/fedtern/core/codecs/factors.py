@@ -1,4 +1,4 @@
-"""Updates of low rank."""
+"""Codecs of low-rank updates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtern.core.codecs.codec import expect, open_payload
+from fedtern.core.codecs.codec import check_kind, open_payload
 from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.updates import LowRank, Projected, Update
@@ -20,74 +20,79 @@ from fedtern.core.updates.factors import (
 )
 from fedtern.core.wire import Reader, check_floats, floats, u64, varint
 
-# A product of factors within these, of any rank there can be, stays below 2**100.
-_MOST_LEFT, _MOST_RIGHT, _MOST_RANK = np.float32(2.0), np.float32(2.0**80), 1 << 15
+# Within these limits, the product of two factors stays below 2**100.
+_MAX_LEFT = np.float32(2.0)
+_MAX_RIGHT = np.float32(2.0**80)
+_MAX_RANK = 1 << 15
 
 
 @dataclass(frozen=True)
 class LowRankCodec:
-    """``id | rank + 1 of each tensor, or 0 | float32 factors, or values``."""
+    """``id | for each tensor, rank + 1, or 0 if it is whole | float32 factors, or values``."""
 
     part_id: ClassVar[str] = "low_rank"
     id: ClassVar[int] = 13
     name: ClassVar[str] = "low rank"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
-        """Four bytes for each entry of a factor."""
-        low = expect(update, LowRank)
-        return bytes([self.id]) + _ranks(low.ranks) + floats(low.values)
+        """Encode both factors with four bytes per entry."""
+        low_rank = check_kind(update, LowRank)
+        return bytes([self.id]) + _encode_ranks(low_rank.ranks) + floats(low_rank.values)
 
     def decode(self, data: bytes, layout: Layout) -> LowRank:
-        """Factors of matrices in the shapes of the layout's tensors."""
+        """Decode factors that fit the layout's tensors."""
         reader = open_payload(data, self.id)
-        sides = matrix_shapes(layout)
-        ranks = _read_ranks(reader, sides)
-        wanted = sum(count_values(s, r) for s, r in zip(sides, ranks, strict=True))
-        low = LowRank(sides, ranks, _read_values(reader, wanted))
-        for (rows, _), rank, part in low.tensors():
+        shapes = matrix_shapes(layout)
+        ranks = _read_ranks(reader, shapes)
+        count = sum(count_values(s, r) for s, r in zip(shapes, ranks, strict=True))
+        low_rank = LowRank(shapes, ranks, _read_values(reader, count))
+        for (rows, _), rank, values in low_rank.tensors():
             if rank != WHOLE:
-                _check_factor(part[: rank * rows], _MOST_LEFT)
-                _check_factor(part[rank * rows :], _MOST_RIGHT)
-        return low
+                _check_factor(values[: rank * rows], _MAX_LEFT)
+                _check_factor(values[rank * rows :], _MAX_RIGHT)
+        return low_rank
 
 
 @dataclass(frozen=True)
 class ProjectedCodec:
-    """``id | seed | rank + 1 of each tensor, or 0 | float32 right factors, or values``."""
+    """``id | seed | for each tensor, rank + 1, or 0 | float32 right factors, or values``."""
 
     part_id: ClassVar[str] = "projected"
     id: ClassVar[int] = 15
     name: ClassVar[str] = "low rank, by seed"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
-        """Eight bytes for all left factors, four for each entry of a right one."""
-        low = expect(update, Projected)
-        return bytes([self.id]) + u64(low.seed) + _ranks(low.ranks) + floats(low.values)
+        """Encode the seed of all left factors, and the right factors with four bytes per entry."""
+        projected = check_kind(update, Projected)
+        head = bytes([self.id]) + u64(projected.seed)
+        return head + _encode_ranks(projected.ranks) + floats(projected.values)
 
     def decode(self, data: bytes, layout: Layout) -> Projected:
-        """Right factors that fit the layout's tensors."""
+        """Decode right factors that fit the layout's tensors."""
         reader = open_payload(data, self.id)
-        seed, sides = reader.u64(), matrix_shapes(layout)
-        ranks = _read_ranks(reader, sides)
-        lengths = [count_right_values(s, r) for s, r in zip(sides, ranks, strict=True)]
-        values, at = _read_values(reader, sum(lengths)), 0
+        seed = reader.u64()
+        shapes = matrix_shapes(layout)
+        ranks = _read_ranks(reader, shapes)
+        lengths = [count_right_values(s, r) for s, r in zip(shapes, ranks, strict=True)]
+        values = _read_values(reader, sum(lengths))
+        at = 0
         for rank, length in zip(ranks, lengths, strict=True):
             if rank != WHOLE:
-                _check_factor(values[at : at + length], _MOST_RIGHT)
+                _check_factor(values[at : at + length], _MAX_RIGHT)
             at += length
-        return Projected(sides, ranks, seed, values)
+        return Projected(shapes, ranks, seed, values)
 
 
-def _ranks(ranks: tuple[int, ...]) -> bytes:
+def _encode_ranks(ranks: tuple[int, ...]) -> bytes:
     return b"".join(varint(rank + 1) for rank in ranks)
 
 
-def _read_ranks(reader: Reader, sides: MatrixShapes) -> tuple[int, ...]:
+def _read_ranks(reader: Reader, shapes: MatrixShapes) -> tuple[int, ...]:
     ranks = []
-    for rows, columns in sides:
+    for rows, columns in shapes:
         rank = reader.varint() - 1
-        if rank != WHOLE and (rank > _MOST_RANK or rank * (rows + columns) >= rows * columns):
-            raise DecodeError(f"a matrix of {rows} by {columns} is not sent by {rank} factors")
+        if rank != WHOLE and (rank > _MAX_RANK or rank * (rows + columns) >= rows * columns):
+            raise DecodeError(f"rank {rank} is too large for a matrix of {rows} by {columns}")
         ranks.append(rank)
     return tuple(ranks)
 
@@ -98,6 +103,6 @@ def _read_values(reader: Reader, count: int) -> Vector:
     return check_floats(reader.floats(count), lambda i: f"value {i}")
 
 
-def _check_factor(values: Vector, most: np.float32) -> None:
-    if values.size and np.abs(values).max() > most:
-        raise DecodeError(f"a factor has an entry beyond {most}")
+def _check_factor(values: Vector, limit: np.float32) -> None:
+    if values.size and np.abs(values).max() > limit:
+        raise DecodeError(f"a factor has an entry beyond {limit}")

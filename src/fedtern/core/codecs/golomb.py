@@ -1,4 +1,4 @@
-"""Positions by their gaps, Golomb-coded (Algorithms 3 and 4)."""
+"""Positions as Golomb-coded gaps (Algorithms 3 and 4 of the paper)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fedtern.core.wire import Reader
 
 # The largest density for which b = 1, 2, 3 ... low bits are best: Algorithm 3's
 # b* = 1 + floor(log2(log(phi - 1) / log(1 - p))) solved for p, which is 1 - (phi - 1)**(2**(1-b)).
-# Literal, so that every reader of the format compares with the same numbers.
-WIDEST_DENSITY = (
+# Literal numbers, so that every reader of the format uses the same ones on every machine.
+MAX_DENSITY = (
     0.38196601125010515,
     0.21384862224257672,
     0.11334822068783774,
@@ -64,11 +64,11 @@ WIDEST_DENSITY = (
     6.838431333159204e-15,
     3.419215666579608e-15,
 )
-_ASCENDING = WIDEST_DENSITY[::-1]
+_ASCENDING = MAX_DENSITY[::-1]
 
 
 def golomb_width(count: float, size: float) -> int:
-    """b*, the low bits of each gap, from the message's own density.
+    """Return b*, the number of low bits of each gap, for ``count`` positions below ``size``.
 
     >>> golomb_width(10, 1000), golomb_width(1, 400), golomb_width(1, 2)
     (6, 8, 0)
@@ -79,27 +79,34 @@ def golomb_width(count: float, size: float) -> int:
 
 
 def encode_positions(indices: NDArray[np.int64], size: int) -> bytes:
-    """``remainders | quotients`` of strictly increasing positions below ``size``."""
+    """Encode strictly increasing positions below ``size`` as ``remainders | quotients``."""
     width = golomb_width(indices.size, size)
-    low = (indices.size * width + 7) // 8
-    # All the quotients together cannot exceed the last index's.
-    most = (int(indices[-1]) >> width) + indices.size if indices.size else 0
-    out = np.empty(low + (most + 7) // 8, np.uint8)
-    used = encode_gaps(indices, width, out[:low], out[low:])
-    return out[: low + (used + 7) // 8].tobytes()
+    low_bytes = (indices.size * width + 7) // 8
+    # The sum of the gaps' quotients is at most the quotient of the last position.
+    max_bits = (int(indices[-1]) >> width) + indices.size if indices.size else 0
+    out = np.empty(low_bytes + (max_bits + 7) // 8, np.uint8)
+    used = encode_gaps(indices, width, out[:low_bytes], out[low_bytes:])
+    return out[: low_bytes + (used + 7) // 8].tobytes()
 
 
 def decode_positions(reader: Reader, count: int, size: int) -> NDArray[np.int64]:
-    """Read ``count`` positions below ``size``; the quotients are the last thing in the message."""
+    """Read ``count`` positions below ``size`` from the rest of a message.
+
+    Raises:
+        DecodeError: the rest of the message is not ``count`` such positions.
+
+    """
     if count > size:
-        raise DecodeError(f"{count} positions do not fit {size} places")
+        raise DecodeError(f"{count} positions do not fit {size} parameters")
     width = golomb_width(count, size)
-    low, high = reader.bits(count * width), reader.rest()
-    # Every position takes at least one bit of a quotient.
+    low = reader.bits(count * width)
+    high = reader.rest()
+    # Every position takes at least one bit of the quotients. Checked before allocating them.
     if count > 8 * len(high):
         raise DecodeError(f"message is too short for {count} positions")
     indices = np.empty(count, np.int64)
-    # The spare bytes are for word-wise reading; remainders are followed by the quotients'.
+    # The kernel reads whole words, so both parts need spare bytes. The quotients serve as those of
+    # the remainders.
     both = np.frombuffer(b"".join([low.data, high, bytes(8)]), np.uint8)
     used = decode_gaps(both, both[low.size :], 8 * len(high), width, size, indices)
     if used < 0:
@@ -110,7 +117,7 @@ def decode_positions(reader: Reader, count: int, size: int) -> NDArray[np.int64]
 
 
 def read_count(reader: Reader, size: int) -> int:
-    """A number of non-zeros, checked before anything is allocated for them."""
+    """Read a number of non-zeros, and check it before memory is allocated for them."""
     count = reader.varint()
     if count > min(size, 8 * reader.left):
         raise DecodeError(f"{count} non-zeros do not fit {size} parameters and {reader.left} bytes")

@@ -1,4 +1,4 @@
-"""Updates on a grid of levels, at the few bits a level that it takes."""
+"""Codecs of updates on a grid, with few bits per level."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtern.core.codecs.codec import expect, open_payload
+from fedtern.core.codecs.codec import check_kind, open_payload
 from fedtern.core.errors import DecodeError
 from fedtern.core.kernels import (
     decode_levels,
@@ -22,44 +22,48 @@ from fedtern.core.updates import Levels, Update
 from fedtern.core.updates.levels import bucket_ends
 from fedtern.core.wire import Reader, check_floats, floats, varint
 
-_GROUP, _WIDTH = 17, 27  # 3**17 < 2**27: 1.588 bits a level, where log2(3) is 1.585
+# 17 ternary digits fit in 27 bits: 1.588 bits per level, where log2(3) is 1.585.
+_GROUP = 17
+_GROUP_BITS = 27
 _POWERS = 3 ** np.arange(_GROUP, dtype=np.int64)
-_SPARSE, _MOST_STEPS = 1, 1 << 20
+
+_SPARSE = 1  # flag of Elias-coded levels
+_MAX_STEPS = 1 << 20
 
 
 @dataclass(frozen=True)
 class TritsCodec:
-    """``id | a scale for each tensor | 17 levels of -1, 0 and 1 in 27 bits``."""
+    """``id | one scale per tensor | 17 levels of -1, 0 and 1 in 27 bits``."""
 
     part_id: ClassVar[str] = "trits"
     id: ClassVar[int] = 10
     name: ClassVar[str] = "trits"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
-        """1.588 bits a parameter, and four bytes a tensor."""
-        levels = _of_one_step(update, layout)
+        """Encode levels with 1.588 bits per parameter, and four bytes per tensor."""
+        levels = _check_single_step(update, layout)
         groups = -(-layout.size // _GROUP)
         trits = np.zeros(groups * _GROUP, np.int64)
         trits[: layout.size] = levels.levels + 1
-        packed = np.zeros((groups * _WIDTH + 7) // 8, np.uint8)
+        packed = np.zeros((groups * _GROUP_BITS + 7) // 8, np.uint8)
         numbers = trits.reshape(groups, _GROUP) @ _POWERS
-        pack_levels(numbers.astype(np.int32), _WIDTH, packed)
+        pack_levels(numbers.astype(np.int32), _GROUP_BITS, packed)
         return bytes([self.id]) + floats(levels.scales) + packed.tobytes()
 
     def decode(self, data: bytes, layout: Layout) -> Levels:
-        """As many levels as the layout has parameters."""
+        """Decode one level per parameter of the layout."""
         reader = open_payload(data, self.id)
         scales = _read_scales(reader, layout.ends.size)
         groups = -(-layout.size // _GROUP)
-        packed = reader.bits(groups * _WIDTH)
+        packed = reader.bits(groups * _GROUP_BITS)
         reader.end()
         numbers = np.empty(groups, np.int32)
-        unpack_levels(np.concatenate([packed, np.zeros(8, np.uint8)]), _WIDTH, numbers)
+        unpack_levels(np.concatenate([packed, np.zeros(8, np.uint8)]), _GROUP_BITS, numbers)
         if groups and numbers.max() >= 3**_GROUP:
-            raise DecodeError("a group of levels is out of range")
+            raise DecodeError(f"a group of levels must be below 3**{_GROUP}, got {numbers.max()}")
         trits = (numbers[:, None] // _POWERS % 3).astype(np.int32).reshape(-1)
         if trits[layout.size :].any():
-            raise DecodeError("levels after the last one")
+            raise DecodeError(f"levels after the last of {layout.size} parameters")
         levels = trits[: layout.size] - np.int32(1)
         _check_zero_scales(levels, scales, layout.ends)
         return Levels(layout.size, levels, scales, layout.ends, 1)
@@ -67,22 +71,22 @@ class TritsCodec:
 
 @dataclass(frozen=True)
 class TensorSignsCodec:
-    """``id | a scale for each tensor | one bit a parameter``."""
+    """``id | one scale per tensor | one bit per parameter``."""
 
     part_id: ClassVar[str] = "tensor_signs"
     id: ClassVar[int] = 12
     name: ClassVar[str] = "signs, by tensor"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
-        """One bit a parameter, and four bytes a tensor."""
-        levels = _of_one_step(update, layout)
+        """Encode levels with one bit per parameter, and four bytes per tensor."""
+        levels = _check_single_step(update, layout)
         if not levels.levels.all():
             raise TypeError("this codec writes levels of -1 and 1, got a 0")
         signs = np.packbits(levels.levels > 0, bitorder="little")
         return bytes([self.id]) + floats(levels.scales) + signs.tobytes()
 
     def decode(self, data: bytes, layout: Layout) -> Levels:
-        """As many signs as the layout has parameters."""
+        """Decode one sign per parameter of the layout."""
         reader = open_payload(data, self.id)
         scales = _read_scales(reader, layout.ends.size)
         signs = np.unpackbits(reader.bits(layout.size), count=layout.size, bitorder="little")
@@ -95,7 +99,7 @@ class TensorSignsCodec:
 class EliasCodec:
     """``id | flags | steps | bucket | scales | non-zeros, if sparse | Elias-coded levels``.
 
-    A bucket of 0 stands for the layout's tensors.
+    A bucket of 0 means that the segments are the layout's tensors.
     """
 
     part_id: ClassVar[str] = "elias"
@@ -103,11 +107,12 @@ class EliasCodec:
     name: ClassVar[str] = "levels"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
-        """The shorter of the publication's two ways: every level, or the non-zeros and gaps."""
-        levels = expect(update, Levels)
-        sizes = [int(measure_levels(levels.levels, sparse)) for sparse in (False, True)]
-        sparse = sizes[1] < sizes[0]
-        packed = np.zeros((min(sizes) + 7) // 8, np.uint8)
+        """Encode all levels, or the non-zeros and their distances, whichever is shorter."""
+        levels = check_kind(update, Levels)
+        dense_bits = int(measure_levels(levels.levels, False))
+        sparse_bits = int(measure_levels(levels.levels, True))
+        sparse = sparse_bits < dense_bits
+        packed = np.zeros((min(dense_bits, sparse_bits) + 7) // 8, np.uint8)
         encode_levels(levels.levels, sparse, packed)
         bucket = 0 if np.array_equal(levels.ends, layout.ends) else int(levels.ends[0])
         head = bytes([self.id, _SPARSE if sparse else 0]) + varint(levels.steps) + varint(bucket)
@@ -115,37 +120,43 @@ class EliasCodec:
         return head + floats(levels.scales) + count + packed.tobytes()
 
     def decode(self, data: bytes, layout: Layout) -> Levels:
-        """As many levels as the layout has parameters."""
+        """Decode one level per parameter of the layout."""
         reader = open_payload(data, self.id)
         if (flags := reader.byte()) > _SPARSE:
             raise DecodeError(f"unknown flags {flags:#04x}")
-        steps, bucket = reader.varint(), reader.varint()
-        if not 1 <= steps <= _MOST_STEPS:
-            raise DecodeError(f"expected from 1 to {_MOST_STEPS} steps, got {steps}")
+        steps = reader.varint()
+        bucket = reader.varint()
+        if not 1 <= steps <= _MAX_STEPS:
+            raise DecodeError(f"expected from 1 to {_MAX_STEPS} steps, got {steps}")
+        # Checked before the scales are allocated.
         if bucket > layout.size or (bucket and 4 * -(-layout.size // bucket) > reader.left):
-            raise DecodeError(f"buckets of {bucket} do not fit the model, or the message")
+            raise DecodeError(
+                f"buckets of {bucket} do not fit {layout.size} parameters and {reader.left} bytes"
+            )
         ends = bucket_ends(layout.size, bucket) if bucket else layout.ends
         if bucket and np.array_equal(ends, layout.ends):
-            raise DecodeError("buckets that are the tensors are written as 0")
+            raise DecodeError(f"buckets of {bucket} equal the tensors and must be written as 0")
         scales = _read_scales(reader, ends.size)
         count = reader.varint() if flags else layout.size
         if count > min(layout.size, 8 * reader.left):
-            raise DecodeError(f"message is too short for {count} levels")
+            raise DecodeError(
+                f"{count} levels do not fit {layout.size} parameters and {reader.left} bytes"
+            )
         packed = np.frombuffer(reader.rest(), np.uint8)
         levels = np.zeros(layout.size, np.int32)
         used = int(decode_levels(packed, bool(flags), count, steps, levels))
         if used < 0:
-            raise DecodeError("levels run past the end or are above their number of steps")
+            raise DecodeError(f"levels run past the end, or a level is above {steps}")
         if packed.size != (used + 7) // 8 or (used % 8 and packed[-1] >> (used % 8)):
             raise DecodeError("bits after the last level")
         _check_zero_scales(levels, scales, ends)
         return Levels(layout.size, levels, scales, ends, steps)
 
 
-def _of_one_step(update: Update, layout: Layout) -> Levels:
-    levels = expect(update, Levels)
+def _check_single_step(update: Update, layout: Layout) -> Levels:
+    levels = check_kind(update, Levels)
     if levels.steps != 1 or not np.array_equal(levels.ends, layout.ends):
-        raise TypeError("this codec writes levels of one step with a scale for each tensor")
+        raise TypeError("this codec writes levels of one step with one scale per tensor")
     return levels
 
 
@@ -157,6 +168,6 @@ def _read_scales(reader: Reader, count: int) -> Vector:
 
 
 def _check_zero_scales(levels: NDArray[np.int32], scales: Vector, ends: NDArray[np.int64]) -> None:
-    """Refuse levels of nothing, which could be written in more than one way."""
+    """Refuse non-zero levels of zero scale: the same update could be written in several ways."""
     if not scales.all() and levels[np.repeat(scales == 0, np.diff(ends, prepend=0))].any():
         raise DecodeError("a level other than zero has a scale of zero")

@@ -1,11 +1,11 @@
-"""Updates that need no positions: nothing, everything, and signs."""
+"""Codecs of updates without positions: no change, dense, and signs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedtern.core.codecs.codec import expect, open_payload
+from fedtern.core.codecs.codec import check_kind, open_payload
 from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout
 from fedtern.core.updates import Dense, Signs, Sparse, Update
@@ -14,20 +14,21 @@ from fedtern.core.wire import check_floats, f32, floats
 
 @dataclass(frozen=True)
 class NothingCodec:
-    """``id``: the update that changes nothing."""
+    """``id``: an update that changes nothing."""
 
     part_id: ClassVar[str] = "nothing"
     id: ClassVar[int] = 0
-    name: ClassVar[str] = "nothing"
+    name: ClassVar[str] = "no change"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
-        """One byte."""
-        if expect(update, Sparse).indices.size:
-            raise TypeError("this codec writes updates that change nothing")
+        """Encode an empty update as one byte."""
+        count = check_kind(update, Sparse).indices.size
+        if count:
+            raise TypeError(f"this codec writes updates without entries, got {count} entries")
         return bytes([self.id])
 
     def decode(self, data: bytes, layout: Layout) -> Sparse:
-        """An empty update."""
+        """Decode an empty update."""
         open_payload(data, self.id).end()
         return Sparse.empty(layout.size)
 
@@ -41,11 +42,11 @@ class DenseCodec:
     name: ClassVar[str] = "dense"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
-        """Four bytes a parameter."""
-        return bytes([self.id]) + floats(expect(update, Dense).values)
+        """Encode all values with four bytes per parameter."""
+        return bytes([self.id]) + floats(check_kind(update, Dense).values)
 
     def decode(self, data: bytes, layout: Layout) -> Dense:
-        """As many values as the layout has."""
+        """Decode one value per parameter of the layout."""
         if len(data) != 1 + 4 * layout.size:
             raise DecodeError(
                 f"a dense update of {layout.size} parameters has {1 + 4 * layout.size} bytes,"
@@ -57,19 +58,19 @@ class DenseCodec:
 
 @dataclass(frozen=True)
 class SignsCodec:
-    """``id | step | one bit a parameter``."""
+    """``id | step | one bit per parameter``."""
 
     part_id: ClassVar[str] = "signs"
     id: ClassVar[int] = 5
     name: ClassVar[str] = "signs"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
-        """One bit a parameter, and the step."""
-        signs = expect(update, Signs)
+        """Encode the step, and the signs with one bit per parameter."""
+        signs = check_kind(update, Signs)
         return bytes([self.id]) + f32(signs.step) + signs.bits.tobytes()
 
     def decode(self, data: bytes, layout: Layout) -> Signs:
-        """As many signs as the layout has parameters."""
+        """Decode one sign per parameter of the layout."""
         reader = open_payload(data, self.id)
         step = reader.f32()
         bits = reader.bits(layout.size)

@@ -1,4 +1,4 @@
-"""Updates that name the positions they change."""
+"""Codecs of updates with explicit positions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtern.core.codecs.codec import expect, open_payload
+from fedtern.core.codecs.codec import check_kind, open_payload
 from fedtern.core.codecs.golomb import decode_positions, encode_positions, read_count
 from fedtern.core.codecs.plain import DenseCodec
 from fedtern.core.errors import DecodeError
@@ -18,7 +18,10 @@ from fedtern.core.layout import Layout, Scope, check_scope
 from fedtern.core.updates import Dense, Sparse, Ternary, Update, find_segments
 from fedtern.core.wire import check_floats, floats, varint
 
-_BIAS, _TOP = 126, 227  # an exponent byte of 1 stands for 2**-126, one of 227 for 2**100
+# An exponent byte of 1 means 2**-126, one of 227 means 2**100, the largest value of a message.
+# ``np.frexp`` gives exponents of fractions from 0.5 to 1, so 2**-126 has exponent -125.
+_BIAS = 126
+_MAX_EXPONENT = 227
 
 
 @dataclass(frozen=True)
@@ -30,13 +33,13 @@ class SparseCodec:
     name: ClassVar[str] = "sparse"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
-        """Four bytes and a Golomb-coded gap for each non-zero."""
-        sparse = expect(update, Sparse)
+        """Encode four bytes and a Golomb-coded gap for each non-zero."""
+        sparse = check_kind(update, Sparse)
         positions = encode_positions(sparse.indices, layout.size)
         return bytes([self.id]) + varint(sparse.indices.size) + floats(sparse.values) + positions
 
     def decode(self, data: bytes, layout: Layout) -> Sparse:
-        """Positions below the layout's size, with their values."""
+        """Decode positions below the layout's size and their values."""
         reader = open_payload(data, self.id)
         count = read_count(reader, layout.size)
         values = reader.floats(count)
@@ -47,7 +50,7 @@ class SparseCodec:
 
 @dataclass(frozen=True)
 class TernaryCodec:
-    """``id | count | mu, or one a tensor | signs | positions``."""
+    """``id | count | one mu, or one per tensor | signs | positions``."""
 
     part_id: ClassVar[str] = "ternary"
     scope: Scope = "model"
@@ -62,20 +65,19 @@ class TernaryCodec:
 
     @property
     def name(self) -> str:
-        """What a person would call it."""
+        """The name to display."""
         return "ternary" if self.scope == "model" else "ternary, by tensor"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
-        """A bit and a Golomb-coded gap for each non-zero."""
-        ternary = expect(update, Ternary)
-        if ternary.mus.size != layout.segments(self.scope).size:
-            raise TypeError(f'got {ternary.mus.size} magnitudes for scope="{self.scope}"')
+        """Encode one bit and a Golomb-coded gap for each non-zero."""
+        ternary = check_kind(update, Ternary)
+        _check_magnitudes(ternary, layout, self.scope)
         signs = np.packbits(ternary.signs, bitorder="little").tobytes()
         head = bytes([self.id]) + varint(ternary.indices.size) + floats(ternary.mus)
         return head + signs + encode_positions(ternary.indices, layout.size)
 
     def decode(self, data: bytes, layout: Layout) -> Ternary:
-        """Positions below the layout's size, with their signs and magnitudes."""
+        """Decode positions below the layout's size, their signs and magnitudes."""
         reader = open_payload(data, self.id)
         ends = layout.segments(self.scope)
         count = read_count(reader, layout.size)
@@ -84,7 +86,8 @@ class TernaryCodec:
         indices = decode_positions(reader, count, layout.size)
         cuts = [0, count] if ends.size == 1 else [0, *np.searchsorted(indices, ends).tolist()]
         for mu, (a, b) in zip(mus.tolist(), pairwise(cuts), strict=True):
-            if mu <= 0 if a < b else mu != 0:
+            has_entries = a < b
+            if mu <= 0 if has_entries else mu != 0:
                 raise DecodeError("a magnitude is not positive, or belongs to no position")
         signs = np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
         return Ternary(layout.size, indices, signs, mus, None if self.scope == "model" else ends)
@@ -92,7 +95,7 @@ class TernaryCodec:
 
 @dataclass(frozen=True)
 class BinaryCodec:
-    """``id | count | signed mean, or one a tensor | positions``."""
+    """``id | count | one signed mean, or one per tensor | positions``."""
 
     part_id: ClassVar[str] = "binary"
     scope: Scope = "model"
@@ -107,23 +110,24 @@ class BinaryCodec:
 
     @property
     def name(self) -> str:
-        """What a person would call it."""
+        """The name to display."""
         return "binary" if self.scope == "model" else "binary, by tensor"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
-        """A Golomb-coded gap for each non-zero, and nothing else."""
-        ternary, ends = expect(update, Ternary), layout.segments(self.scope)
-        if ternary.mus.size != ends.size:
-            raise TypeError(f'got {ternary.mus.size} magnitudes for scope="{self.scope}"')
+        """Encode a Golomb-coded gap for each non-zero; the means carry the signs."""
+        ternary = check_kind(update, Ternary)
+        _check_magnitudes(ternary, layout, self.scope)
+        ends = layout.segments(self.scope)
+        segments = find_segments(ternary.indices, ends)
         means = np.zeros(ends.size, np.float32)
-        means[find_segments(ternary.indices, ends)] = ternary.values
-        if not np.array_equal(means[find_segments(ternary.indices, ends)], ternary.values):
-            raise TypeError("this codec writes updates of one sign a segment, got both")
+        means[segments] = ternary.values
+        if not np.array_equal(means[segments], ternary.values):
+            raise TypeError("this codec writes one sign per segment, got both signs in a segment")
         head = bytes([self.id]) + varint(ternary.indices.size) + floats(means)
         return head + encode_positions(ternary.indices, layout.size)
 
     def decode(self, data: bytes, layout: Layout) -> Ternary:
-        """Positions below the layout's size, all of a segment at its mean."""
+        """Decode positions below the layout's size, with the mean of their segment."""
         reader = open_payload(data, self.id)
         ends = layout.segments(self.scope)
         count = read_count(reader, layout.size)
@@ -133,16 +137,21 @@ class BinaryCodec:
         used = np.bincount(segments, minlength=ends.size) > 0
         if not np.array_equal(means != 0, used) or np.signbit(means[~used]).any():
             raise DecodeError("a mean is zero, or belongs to no position")
-        single = None if self.scope == "model" else ends
-        return Ternary(layout.size, indices, means[segments] > 0, np.abs(means), single)
+        return Ternary(
+            layout.size,
+            indices,
+            means[segments] > 0,
+            np.abs(means),
+            None if self.scope == "model" else ends,
+        )
 
 
 @dataclass(frozen=True)
 class PowersCodec:
-    """``id | count | exponent for each tensor | signs | 3 bits below it | positions``.
+    """``id | count | largest exponent of each tensor | signs | 3-bit differences | positions``.
 
-    Tsuzuku et al. (2018), section 4.2: every value is a power of two, up to seven halvings below
-    the largest of its tensor.
+    Tsuzuku et al. (2018), section 4.2: every value is a power of two, from 1 to 2**-7 times the
+    largest of its tensor. The difference is the largest exponent minus the value's exponent.
     """
 
     part_id: ClassVar[str] = "powers_of_two"
@@ -150,53 +159,51 @@ class PowersCodec:
     name: ClassVar[str] = "powers of two"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
-        """Four bits and a Golomb-coded gap for each non-zero, one byte a tensor."""
-        sparse = expect(update, Sparse)
+        """Encode four bits and a Golomb-coded gap for each non-zero, and one byte per tensor."""
+        sparse = check_kind(update, Sparse)
         tensors = find_segments(sparse.indices, layout.ends)
         fractions, exponents = np.frexp(np.abs(sparse.values))
-        tops = _largest(exponents + _BIAS, sparse.indices, layout.ends)
-        below = tops[tensors] - (exponents + _BIAS)
-        if (fractions != 0.5).any() or (below > 7).any() or (exponents <= -_BIAS).any():
+        largest = _segment_maxima(exponents + _BIAS, sparse.indices, layout.ends)
+        differences = largest[tensors] - (exponents + _BIAS)
+        if (fractions != 0.5).any() or (differences > 7).any() or (exponents <= -_BIAS).any():
             raise TypeError("this codec writes powers of two within 2**7 of each other")
-        packed = np.zeros((3 * below.size + 7) // 8, np.uint8)
-        pack_levels(below.astype(np.int32), 3, packed)
+        packed = np.zeros((3 * differences.size + 7) // 8, np.uint8)
+        pack_levels(differences.astype(np.int32), 3, packed)
         signs = np.packbits(sparse.values > 0, bitorder="little").tobytes()
-        head = bytes([self.id]) + varint(below.size) + tops.astype(np.uint8).tobytes()
+        head = bytes([self.id]) + varint(differences.size) + largest.astype(np.uint8).tobytes()
         return head + signs + packed.tobytes() + encode_positions(sparse.indices, layout.size)
 
     def decode(self, data: bytes, layout: Layout) -> Sparse:
-        """Positions below the layout's size, with their powers."""
+        """Decode positions below the layout's size and their powers of two."""
         reader = open_payload(data, self.id)
         count = read_count(reader, layout.size)
-        tops = np.frombuffer(reader.take(layout.ends.size), np.uint8).astype(np.int64)
+        largest = np.frombuffer(reader.take(layout.ends.size), np.uint8).astype(np.int64)
         signs = np.unpackbits(reader.bits(count), count=count, bitorder="little")
-        below = np.empty(count, np.int32)
+        differences = np.empty(count, np.int32)
         packed = np.concatenate([reader.bits(3 * count), np.zeros(8, np.uint8)])
-        unpack_levels(packed, 3, below)
+        unpack_levels(packed, 3, differences)
         indices = decode_positions(reader, count, layout.size)
         tensors = find_segments(indices, layout.ends)
-        exponents = tops[tensors] - below
-        if (
-            not np.array_equal(_largest(exponents, indices, layout.ends), tops)
-            or (exponents < 1).any()
-            or (tops > _TOP).any()
-        ):
-            raise DecodeError("an exponent is out of range, or not that of a largest value")
+        exponents = largest[tensors] - differences
+        if (exponents < 1).any() or (largest > _MAX_EXPONENT).any():
+            raise DecodeError(f"an exponent is not from 1 to {_MAX_EXPONENT}")
+        if not np.array_equal(_segment_maxima(exponents, indices, layout.ends), largest):
+            raise DecodeError("the exponent of a tensor is not that of its largest value")
         values = np.ldexp(np.where(signs, np.float32(0.5), np.float32(-0.5)), exponents - _BIAS)
         return Sparse(layout.size, indices, values.astype(np.float32))
 
 
 @dataclass(frozen=True)
-class ExactCodec:
-    """Whichever is shorter: ``SparseCodec``, or ``DenseCodec``."""
+class SparseOrDenseCodec:
+    """Encodes a dense update by ``SparseCodec`` or ``DenseCodec``, whichever is shorter."""
 
     part_id: ClassVar[str] = "sparse_or_dense"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
-        """The shorter of the two, for a dense update of which much may be zero."""
-        dense = expect(update, Dense)
+        """Encode all values, or the non-zeros only."""
+        dense = check_kind(update, Dense)
         indices = np.flatnonzero(dense.values)
-        # A non-zero takes 33 bits at the least: with few zeros there is no need to try.
+        # A non-zero takes at least 33 bits. With few zeros, the sparse form cannot be shorter.
         if 33 * indices.size < 32 * layout.size:
             data = SparseCodec().encode(Sparse(layout.size, indices, dense.values[indices]), layout)
             if len(data) < 4 * layout.size:
@@ -204,15 +211,23 @@ class ExactCodec:
         return DenseCodec().encode(dense, layout)
 
     def decode(self, data: bytes, layout: Layout) -> Update:
-        """Sparse or dense, as it was sent."""
+        """Decode a sparse or a dense update, depending on its id."""
         if data[:1] == bytes([SparseCodec.id]):
             return SparseCodec().decode(data, layout)
         return DenseCodec().decode(data, layout)
 
 
-def _largest(
+def _check_magnitudes(ternary: Ternary, layout: Layout, scope: Scope) -> None:
+    expected = layout.segments(scope).size
+    if ternary.mus.size != expected:
+        raise TypeError(
+            f'this codec writes {expected} magnitudes with scope="{scope}", got {ternary.mus.size}'
+        )
+
+
+def _segment_maxima(
     values: NDArray[Any], indices: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The largest of the values in each segment; 0 where there is none."""
+    """Return the largest of the values in each segment; 0 for a segment without values."""
     cuts = [0, *np.searchsorted(indices, ends).tolist()]
     return np.array([values[a:b].max(initial=0) for a, b in pairwise(cuts)], np.int64)

@@ -1,4 +1,4 @@
-"""Updates whose positions follow from a seed."""
+"""Codecs of updates whose positions follow from a seed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtern.core.codecs.codec import expect, open_payload
+from fedtern.core.codecs.codec import check_kind, open_payload
 from fedtern.core.errors import DecodeError
 from fedtern.core.kernels import pack_levels, unpack_levels
 from fedtern.core.layout import Layout
@@ -25,15 +25,16 @@ class MaskedCodec:
     name: ClassVar[str] = "masked"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
-        """Four bytes a value and eight for all their positions."""
-        masked = expect(update, Masked)
+        """Encode the seed with eight bytes, and the values with four bytes each."""
+        masked = check_kind(update, Masked)
         head = bytes([self.id]) + u64(masked.seed) + varint(masked.values.size)
         return head + floats(masked.values)
 
     def decode(self, data: bytes, layout: Layout) -> Masked:
-        """Values, not more than the layout has."""
+        """Decode at most as many values as the layout has parameters."""
         reader = open_payload(data, self.id)
-        seed, count = reader.u64(), reader.varint()
+        seed = reader.u64()
+        count = reader.varint()
         if count > layout.size:
             raise DecodeError(f"{count} values do not fit {layout.size} parameters")
         values = check_floats(reader.floats(count), lambda i: f"value {i}")
@@ -43,32 +44,37 @@ class MaskedCodec:
 
 @dataclass(frozen=True)
 class SketchedCodec:
-    """``id | seed | kept | bits | low and high of each block | levels``."""
+    """``id | seed | kept | bits | low of each block | high of each block | levels``."""
 
     part_id: ClassVar[str] = "sketched"
     id: ClassVar[int] = 16
     name: ClassVar[str] = "sketched"
 
     def encode(self, update: Update, layout: Layout) -> bytes:
-        """So many bits a value, and eight bytes a block."""
-        sketch = expect(update, Sketched)
+        """Encode levels with ``bits`` bits each, and eight bytes per block."""
+        sketch = check_kind(update, Sketched)
         packed = np.zeros((sketch.levels.size * sketch.bits + 7) // 8, np.uint8)
         pack_levels(sketch.levels, sketch.bits, packed)
         head = bytes([self.id]) + u64(sketch.seed) + varint(sketch.kept) + bytes([sketch.bits])
         return head + floats(sketch.lows) + floats(sketch.highs) + packed.tobytes()
 
     def decode(self, data: bytes, layout: Layout) -> Sketched:
-        """Levels of the blocks that so many kept values make."""
+        """Decode the blocks of at most as many values as the layout has parameters."""
         reader = open_payload(data, self.id)
-        seed, kept, bits = reader.u64(), reader.varint(), reader.byte()
-        if kept > min(layout.size, 8 * reader.left) or not 1 <= bits <= 16:
-            raise DecodeError(f"{kept} values of {bits} bits do not fit {layout.size} parameters")
+        seed = reader.u64()
+        kept = reader.varint()
+        bits = reader.byte()
+        if not 1 <= bits <= 16:
+            raise DecodeError(f"expected from 1 to 16 bits per value, got {bits}")
+        if kept > min(layout.size, 8 * reader.left):
+            raise DecodeError(
+                f"{kept} values do not fit {layout.size} parameters and {reader.left} bytes"
+            )
         lengths = block_lengths(kept)
-        lows, highs = (
-            check_floats(reader.floats(len(lengths)), lambda i: f"block {i}") for _ in range(2)
-        )
+        lows = check_floats(reader.floats(len(lengths)), lambda i: f"low of block {i}")
+        highs = check_floats(reader.floats(len(lengths)), lambda i: f"high of block {i}")
         if (lows > highs).any():
-            raise DecodeError("a block's low is above its high")
+            raise DecodeError("the low of a block is above its high")
         packed = reader.bits(sum(lengths) * bits)
         reader.end()
         levels = np.empty(sum(lengths), np.int32)

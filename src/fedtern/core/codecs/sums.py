@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtern.core.codecs.codec import expect, open_payload
+from fedtern.core.codecs.codec import check_kind, open_payload
 from fedtern.core.codecs.golomb import decode_positions, encode_positions, golomb_width, read_count
 from fedtern.core.errors import DecodeError
 from fedtern.core.kernels import (
@@ -47,7 +47,7 @@ class UpdateSequenceCodec:
 
     def encode(self, update: Update, layout: Layout) -> bytes:
         """Encode the entries, with the keys in the shorter of the two ways."""
-        sequence = expect(update, UpdateSequence)
+        sequence = check_kind(update, UpdateSequence)
         if sequence.mus is None:
             flags = 0
             values = floats(sequence.values)
@@ -153,7 +153,7 @@ class SignCountsCodec:
 
     def encode(self, update: Update, layout: Layout) -> bytes:
         """Encode the counts with about log2(num_updates) bits per parameter."""
-        sign_counts = expect(update, SignCounts)
+        sign_counts = check_kind(update, SignCounts)
         width = sign_counts.num_updates.bit_length()
         packed = np.zeros((sign_counts.size * width + 7) // 8, np.uint8)
         pack_levels((sign_counts.counts + np.int32(sign_counts.num_updates)) >> 1, width, packed)

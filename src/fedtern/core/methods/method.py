@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from fedtern.core.codecs import Codec, DenseCodec, ExactCodec
+from fedtern.core.codecs import Codec, DenseCodec, SparseOrDenseCodec
 from fedtern.core.compressors import Identity
 from fedtern.core.feedback import ErrorFeedback, Feedback, Memoryless
 from fedtern.core.layout import Vector
@@ -123,4 +123,4 @@ def dense_link() -> Link:
 
 def lossless_link() -> Link:
     """Make a link that sends all values unchanged, sparse or dense, whichever is smaller."""
-    return Link(ErrorFeedback(Identity()), ExactCodec())
+    return Link(ErrorFeedback(Identity()), SparseOrDenseCodec())
