@@ -141,7 +141,7 @@ def spill(clients: int, limit: int, directory: str, momentum: bool) -> Spilled:
         for _ in range(min(clients // COHORT, 15)):
             again.append(_step(large))
             held.append(_step(small))
-        on_disk = large._states.spilled
+        on_disk = large.clients_on_disk
     task = get_task("vgg11s-cifar10")
     data = tasks.noise("cifar10", 1000)
     sgd = Sgd(task.learning_rate, 0.9)

@@ -20,7 +20,7 @@ from fedtern.training import get_task  # noqa: E402
 from fedtern.training.augment import CropFlip, pad  # noqa: E402
 from fedtern.training.flat import FlatModel  # noqa: E402
 from fedtern.transports.local.client_states import States  # noqa: E402
-from fedtern.transports.local.federation import Federation, rounds_of  # noqa: E402
+from fedtern.transports.local.federation import Federation, evaluations  # noqa: E402
 from fedtern.transports.local.simulation import federate, simulate  # noqa: E402
 
 TASK = get_task("mlp-digits")
@@ -240,7 +240,7 @@ def test_a_plain_module_and_arrays_can_be_simulated():
 
 def test_delay_does_not_split_rounds(digits):
     federation = make(digits, fedavg(7))
-    assert [r.iteration for r in rounds_of(federation, 30, 10)] == [14, 21, 35]
+    assert [r.iteration for r in evaluations(federation, 30, 10)] == [14, 21, 35]
 
 
 def test_what_cannot_be_federated_is_refused_in_a_sentence(digits):

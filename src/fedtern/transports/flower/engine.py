@@ -25,7 +25,7 @@ from fedtern.transports.flower.federation_spec import FederationSpec
 from fedtern.transports.flower.metrics import weight_of
 from fedtern.transports.flower.run_totals import RunTotals
 from fedtern.transports.flower.session import Session
-from fedtern.transports.local.federation import Federation
+from fedtern.transports.local.federation import Exchange, Federation, UploadSize
 from fedtern.transports.local.trainers import cores
 
 T = TypeVar("T")
@@ -115,25 +115,25 @@ class FlowerFederation(Federation):
         self._simulation = Simulation(experiment, data_dir)
         self._session: Session | None = None
 
-    def exchange(self, cohort: list[int]) -> tuple[list[int], list[tuple[int, float]]]:
+    def exchange(self, cohort: list[int]) -> Exchange:
         """Let a cohort catch up, train and upload, somewhere else."""
         with self.meter.phase("train"):
             return self._simulation.do(lambda grid: self._exchange(cohort, grid))
 
-    def _exchange(self, cohort: list[int], grid: Grid) -> tuple[list[int], list[tuple[int, float]]]:
+    def _exchange(self, cohort: list[int], grid: Grid) -> Exchange:
         session = self._session or self._meet(grid)
         nodes = [session.roster.node_of(client) for client in cohort]
         empty = RecordDict({"config": ConfigRecord()})
         turns = session.turns([Message(empty, n, MessageType.TRAIN) for n in nodes], "config")
         _insist_on_everybody(session)
         sizes = dict(zip(nodes, session.sizes, strict=True))
-        found: dict[int, tuple[int, float]] = {}
+        found: dict[int, UploadSize] = {}
         for reply in session.replies(grid.send_and_receive(turns, timeout=_TIMEOUT)):
             upload = session.take(reply, weight_of(reply, "num-examples"))
             if upload is not None and upload.accepted is not None:
                 found[reply.node] = self._counted(upload.accepted)
         _insist_on_everybody(session)
-        return [sizes[node] for node in nodes], [found[node] for node in nodes]
+        return Exchange([sizes[node] for node in nodes], [found[node] for node in nodes])
 
     def _meet(self, grid: Grid) -> Session:
         self._session = Session(self._charter, self.server, self._ledger, grid, _TIMEOUT)
@@ -143,11 +143,10 @@ class FlowerFederation(Federation):
         _insist_on_everybody(self._session)
         return self._session
 
-    def _counted(self, upload: Accepted) -> tuple[int, float]:
+    def _counted(self, upload: Accepted) -> UploadSize:
         terms = self.server.terms
-        return len(upload.data), bits(
-            terms.method.up, terms.layout, sent=count_entries(upload.update)
-        )
+        paper_bits = bits(terms.method.up, terms.layout, sent=count_entries(upload.update))
+        return UploadSize(len(upload.data), paper_bits)
 
     def close(self) -> None:
         """End the simulation."""

@@ -1,4 +1,4 @@
-"""A whole federation in one process, on real messages in both directions."""
+"""A whole federation on one machine, with real messages in both directions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -29,19 +29,63 @@ from fedtern.transports.local.trainers import choose_trainer, prepare
 
 _FEEDBACK = "feedback."  # prefix of the arrays of a client's feedback state
 _VELOCITY = "training.velocity"
-_WITNESS = (1 << 64) - 1  # the id of a client that only listens
+_WITNESS = (1 << 64) - 1  # client id of the witness
+
+
+class UploadSize(NamedTuple):
+    """Size of one upload.
+
+    Attributes:
+        nbytes: Bytes of the message.
+        paper_bits: Bits according to the paper's formula.
+
+    """
+
+    nbytes: int
+    paper_bits: float
+
+
+class Exchange(NamedTuple):
+    """Sizes of the messages of one cohort in one round, in the order of the cohort.
+
+    Attributes:
+        downloads: Bytes that each client downloaded; 0 for a client that was up to date.
+        uploads: Size of each client's upload.
+
+    """
+
+    downloads: list[int]
+    uploads: list[UploadSize]
 
 
 class Federation:
     """A server and many clients that share one copy of the model.
 
-    Replicas are bit-exact, so a client that has caught up holds the same weights as everybody: one
-    client that hears every broadcast keeps them for all. Each client has its own residual, its own
-    momentum and its own place in its data; and it pays for what it missed, in messages that are
-    written and read like any other.
+    Replicas are bit-exact: all clients that are up to date hold the same weights. One client
+    without data, the witness, receives every broadcast and holds these weights for all. Every
+    client has its own residual, its own momentum and its own position in its data. Before it
+    trains, it downloads the rounds that it missed; the messages are encoded and decoded as in any
+    other transport.
+
+    An engine that trains elsewhere overrides ``exchange`` and ``close``, and sets ``resumable`` to
+    False if the clients' states are not in this process. ``FlowerFederation`` is an example.
+
+    Args:
+        model: The initial model.
+        examples: Training and test examples.
+        split: The training examples of each client.
+        method: What clients and server send.
+        environment: The number of clients, their participation and batch size.
+        sgd: Hyperparameters of each client's SGD.
+        seed: Random seed.
+        memory_bytes: Memory for residuals and momentum; the rest is kept on disk.
+        spill_directory: Directory of the file for that rest.
+        workers: Processes that train in parallel; by default as many as are useful.
+
     """
 
-    resumable: ClassVar[bool] = True  # whether a snapshot holds all that there is to know
+    resumable: ClassVar[bool] = True
+    """Whether a snapshot contains the whole state, so that ``restore`` can continue from it."""
 
     def __init__(
         self,
@@ -57,7 +101,9 @@ class Federation:
         spill_directory: Path | None = None,
         workers: int | None = None,
     ) -> None:
-        self.environment, self.split, self.seed = environment, split, seed
+        self.environment = environment
+        self.split = split
+        self.seed = seed
         self.server = Server(model.weights, method, model.layout, seed=seed)
         local = prepare(model, examples, split, self.server.terms, environment, sgd, seed)
         self.trainer = choose_trainer(local, workers)
@@ -65,52 +111,72 @@ class Federation:
         self.meter = Meter()
         self._states = States(memory_bytes, spill_directory)
         self._sizes = split.sizes
-        self._rounds = np.zeros(len(split), np.int64)  # that each client's replica is at
-        self._batches = np.zeros(len(split), np.int64)  # that each client has trained on
+        self._rounds = np.zeros(len(split), np.int64)  # round of each client's replica
+        self._batches = np.zeros(len(split), np.int64)  # batches that each client has trained on
 
     @property
     def iteration(self) -> int:
-        """How many local iterations a client that always takes part has made."""
+        """Local iterations of a client that takes part in every round."""
         return self.server.round * self.server.terms.method.local_steps
 
+    @property
+    def clients_on_disk(self) -> int:
+        """Number of clients whose residual and momentum are on disk."""
+        return self._states.spilled
+
     def step(self) -> None:
-        """One round: everybody in the cohort catches up, trains and uploads; the server answers."""
-        method, layout = self.server.terms.method, self.server.terms.layout
+        """Run one round: the cohort downloads, trains and uploads, and the server broadcasts."""
+        method = self.server.terms.method
+        layout = self.server.terms.layout
         cohort = self.environment.cohort(self.seed, self.server.round)
         lags = [self.server.round - int(self._rounds[i]) for i in cohort]
-        down, up = self.exchange(cohort)
+        downloads, uploads = self.exchange(cohort)
         self._rounds[cohort] = self.server.round
         with self.meter.phase("aggregate"):
             broadcast = self.server.finish_round()
         with self.meter.phase("decode"):
             self.witness.receive(broadcast.data)
-        self.meter.up.add([size for size, _ in up], sum(paper for _, paper in up))
-        self.meter.down.add(down, sum(bits(method.down, layout, lag) for lag in lags if lag))
+        paper_up = sum(upload.paper_bits for upload in uploads)
+        paper_down = sum(bits(method.down, layout, lag) for lag in lags if lag)
+        self.meter.up.add([upload.nbytes for upload in uploads], paper_up)
+        self.meter.down.add(downloads, paper_down)
 
-    def exchange(self, cohort: list[int]) -> tuple[list[int], list[tuple[int, float]]]:
-        """Let a cohort catch up, train and upload; their bytes down, and up with the paper's."""
-        # Other processes, if there are any, have begun when this returns. What is done beside them
-        # is done bit by bit, or one of them would be held up by all of it.
+    def exchange(self, cohort: list[int]) -> Exchange:
+        """Let the clients of a cohort download, train and upload.
+
+        When it returns, the server has accepted an upload from every client of the cohort.
+
+        Args:
+            cohort: The clients of this round.
+
+        Returns:
+            The sizes of their messages.
+
+        """
+        # Worker processes, if there are any, have started when train() returns. This process
+        # alternates between downloads and uploads in small steps, so that no worker has to wait
+        # for a long piece of its work.
         outcomes = self.trainer.train(self.witness.weights, (self._job(i) for i in cohort))
-        downloads = (self._download(i) for i in cohort)
-        down, up = list(islice(downloads, self.trainer.together)), []
+        remaining = (self._download(i) for i in cohort)
+        downloads = list(islice(remaining, self.trainer.together))
+        uploads = []
         for i in cohort:
             with self.meter.phase("train"):
-                trained = next(outcomes)
-            up.append(self._upload(i, trained))
-            down += islice(downloads, 1)
-        return down, up
+                outcome = next(outcomes)
+            uploads.append(self._upload(i, outcome))
+            downloads += islice(remaining, 1)
+        return Exchange(downloads, uploads)
 
     def _download(self, i: int) -> int:
-        """Bring a client up to date; the bytes that took."""
+        """Bring a client up to date and return the size of the message."""
         since = int(self._rounds[i])
         if since == self.server.round:
             return 0
         with self.meter.phase("encode"):
-            missed = self.server.download(i, since)
+            catch_up = self.server.download(i, since)
         with self.meter.phase("decode"):
-            open_for_client(missed.data, self.server.terms)
-        return len(missed.data)
+            open_for_client(catch_up.data, self.server.terms)
+        return len(catch_up.data)
 
     def _training_session(self, i: int, vectors: Vectors) -> ClientSession:
         """Return a client's training session as it was after its last upload."""
@@ -122,8 +188,8 @@ class Federation:
             vectors = self._states.get(i)
         return self._training_session(i, vectors).job(self.server.round)
 
-    def _upload(self, i: int, trained: Outcome) -> tuple[int, float]:
-        """Upload the outcome of a client's training; return its bytes and the paper's bits."""
+    def _upload(self, i: int, outcome: Outcome) -> UploadSize:
+        """Upload the outcome of a client's training and keep the client's new state."""
         method = self.server.terms.method
         with self.meter.phase("states"):
             vectors = self._states.get(i)
@@ -134,30 +200,32 @@ class Federation:
         }
         uplink = Uplink(i, self.server.terms, self.seed, feedback)
         with self.meter.phase("compress"):
-            update, after = uplink.compress(trained.delta, self.server.round, trained.moments)
+            update, after = uplink.compress(outcome.delta, self.server.round, outcome.moments)
         with self.meter.phase("encode"):
             sent = uplink.seal(update, after, self.witness.stamp, self.server.round)
         with self.meter.phase("decode"):
             self.server.receive(i, sent.data, num_examples=self._sizes[i])
         session = self._training_session(i, vectors)
-        session.commit(trained, sent)
+        session.commit(outcome, sent)
         self._batches[i] = session.position
         kept: Vectors = {f"{_FEEDBACK}{name}": vector for name, vector in after.items()}
         if session.velocity is not None:
             kept[_VELOCITY] = session.velocity
         with self.meter.phase("states"):
             self._states.put(i, kept)
-        return len(sent.data), bits(method.up, self.server.terms.layout, sent=count_entries(update))
+        paper_bits = bits(method.up, self.server.terms.layout, sent=count_entries(update))
+        return UploadSize(len(sent.data), paper_bits)
 
     def close(self) -> None:
-        """End the processes that train, if there are any."""
+        """End the worker processes, if there are any."""
         self.trainer.close()
 
     def evaluate(self) -> Evaluation:
-        """Test the model as the clients have it."""
+        """Evaluate the model of the clients and return it with the traffic and time so far."""
         with self.meter.phase("evaluate"):
             loss, accuracy = self.trainer.evaluate(self.witness.weights)
-        up, down = self.meter.up, self.meter.down
+        up = self.meter.up
+        down = self.meter.down
         return Evaluation(
             iteration=self.iteration,
             round=self.server.round,
@@ -174,8 +242,9 @@ class Federation:
         )
 
     def snapshot(self) -> Snapshot:
-        """Everything, for ``restore``."""
-        server, witness = self.server.snapshot(), self.witness.snapshot()
+        """Return the whole state, for ``restore``."""
+        server = self.server.snapshot()
+        witness = self.witness.snapshot()
         arrays: dict[str, Any] = {
             **{f"server.{name}": array for name, array in server.arrays.items()},
             **{f"witness.{name}": array for name, array in witness.arrays.items()},
@@ -188,33 +257,50 @@ class Federation:
         return Snapshot(arrays, meta)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Become what ``snapshot`` was taken of."""
-        for part in ("server", "witness"):
-            arrays = snapshot.starting_with(f"{part}.")
-            getattr(self, part).restore(Snapshot(arrays, snapshot.meta[part]))
+        """Continue from the state of a snapshot.
+
+        Raises:
+            ValueError: The snapshot is of another federation.
+            KeyError: The snapshot is incomplete.
+
+        """
+        for name, part in (("server", self.server), ("witness", self.witness)):
+            part.restore(Snapshot(snapshot.starting_with(f"{name}."), snapshot.meta[name]))
         self._rounds = snapshot.arrays["rounds"].copy()
         self._batches = snapshot.arrays["batches"].copy()
-        limit, directory = self._states.limit, self._states.directory
         self._states.close()
-        self._states = States(limit, directory)
-        for client, vectors in _by_client(snapshot):
+        self._states = States(self._states.limit, self._states.directory)
+        for client, vectors in _vectors_by_client(snapshot):
             self._states.put(client, vectors)
         meter = snapshot.meta["meter"]
         self.meter = Meter(Traffic(**meter["up"]), Traffic(**meter["down"]))
         self.meter.seconds.update(meter["seconds"])
 
 
-def _by_client(snapshot: Snapshot) -> Iterator[tuple[int, Vectors]]:
-    """Copies of each client's vectors, one client at a time."""
-    names = snapshot.starting_with("client.")
-    for client, group in groupby(names, key=lambda name: name.partition(".")[0]):
-        yield int(client), {name.partition(".")[2]: names[name].copy() for name in group}
+def _vectors_by_client(snapshot: Snapshot) -> Iterator[tuple[int, Vectors]]:
+    """Yield each client with copies of its vectors.
+
+    One client at a time: the vectors of all clients together may not fit into memory.
+    """
+    arrays = snapshot.starting_with("client.")
+    for client, names in groupby(arrays, key=lambda name: name.partition(".")[0]):
+        yield int(client), {name.partition(".")[2]: arrays[name].copy() for name in names}
 
 
 def advance(federation: Federation, iterations: int, evaluate_every: int) -> Evaluation | None:
-    """Play a round; say where things stand if it has passed a multiple of ``evaluate_every``.
+    """Run one round, and evaluate if it passes a multiple of ``evaluate_every`` or the end.
 
-    A round is never split: it may go past such a multiple, or past the end, which is one too.
+    A round is never split: with several local steps it may go past such a multiple, or past
+    ``iterations``.
+
+    Args:
+        federation: The federation to advance.
+        iterations: Local iterations in total.
+        evaluate_every: Local iterations between evaluations.
+
+    Returns:
+        The evaluation; None if none was due.
+
     """
     before = federation.iteration // evaluate_every
     federation.step()
@@ -223,8 +309,10 @@ def advance(federation: Federation, iterations: int, evaluate_every: int) -> Eva
     return federation.evaluate() if due else None
 
 
-def rounds_of(federation: Federation, iterations: int, evaluate_every: int) -> Iterator[Evaluation]:
-    """Train for a number of iterations and say where things stand every so often."""
+def evaluations(
+    federation: Federation, iterations: int, evaluate_every: int
+) -> Iterator[Evaluation]:
+    """Train to the end and yield each evaluation; see ``advance`` for the arguments."""
     while federation.iteration < iterations:
-        if (found := advance(federation, iterations, evaluate_every)) is not None:
-            yield found
+        if (evaluation := advance(federation, iterations, evaluate_every)) is not None:
+            yield evaluation

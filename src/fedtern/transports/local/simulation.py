@@ -19,7 +19,7 @@ from fedtern.runs import Evaluation
 from fedtern.training.augment import Augment, Transform
 from fedtern.training.flat import FlatModel
 from fedtern.training.tasks import Task, get_task
-from fedtern.transports.local.federation import Federation, rounds_of
+from fedtern.transports.local.federation import Federation, evaluations
 
 
 def simulate(
@@ -114,7 +114,7 @@ def _played(
     federation: Federation, iterations: int, evaluate_every: int
 ) -> Generator[Evaluation, None, None]:
     with closing(federation):
-        yield from rounds_of(federation, iterations, evaluate_every)
+        yield from evaluations(federation, iterations, evaluate_every)
 
 
 def federate(
