@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -463,3 +465,32 @@ def test_infinite_times_are_null_in_json(option):
     assert out.exit_code == 0, out.output
     found = json.loads(out.stdout, parse_constant=pytest.fail)
     assert None in {row["seconds"] for row in found["estimates"]}
+
+
+INDEPENDENT = """
+import sys
+sys.modules["torch"] = None
+import fedtern.advice
+print([name for name in sys.modules if name.startswith("fedtern_paper")])
+"""
+
+
+def test_advice_needs_neither_torch_nor_the_paper():
+    command = [sys.executable, "-c", INDEPENDENT]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+sys.argv = ["fedtern", "advise", "--classes", "1", "--json"]
+from fedtern.__main__ import main
+main()
+"""
+
+
+def test_the_command_needs_no_torch():
+    command = [sys.executable, "-c", WITHOUT_TORCH]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(run.stdout)["method"].startswith("stc:")
