@@ -114,7 +114,7 @@ def _measure(
             for place, alpha in measured.alpha.items():
                 same = np.zeros(full.size)
                 for batch in _batches(place, size, number, dataset, rng):
-                    same += np.sign(model.differentiate(*examples.batch(batch))) == full
+                    same += np.sign(model.gradient(*examples.batch(batch))) == full
                 # Where the full gradient is zero, it has no sign.
                 congruence = (same / number)[full != 0]
                 alpha.append(float(congruence.mean()))
@@ -151,7 +151,7 @@ def _batches(
 def _full_gradient_signs(model: FlatModel, examples: Examples) -> Signs:
     total = np.zeros(model.layout.size)
     for inputs, labels in examples.chunks(1000):
-        total += model.differentiate(inputs, labels) * len(labels)
+        total += model.gradient(inputs, labels) * len(labels)
     return np.sign(total).astype(np.float32)
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from fedtern.core.errors import format_error
 from fedtern.runs import Experiment
 from fedtern.training import get_task
-from fedtern.transports.local import cores
+from fedtern.transports.local import available_cores
 from fedtern_paper.results import Results
 from fedtern_paper.workers import CellResult, Outcome, Worker, WorkerSettings
 
@@ -105,7 +105,7 @@ def run_cells(
     settings = WorkerSettings(out.resolve(), data_dir, checkpoint_seconds, command)
     pool = _Pool(settings, waiting, observer or NullObserver(), stopped)
     try:
-        pool.run(min(workers or cores(), len(waiting)))
+        pool.run(min(workers or available_cores(), len(waiting)))
     finally:
         pool.close()
     return failed | pool.failed

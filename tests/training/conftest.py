@@ -1,4 +1,4 @@
-"""Tests of training need torch, and some of them real data."""
+"""Fixtures of the training tests, which need torch."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="pip install 'fedtern[torch]' to run these tests")
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'fedtern[torch]'")
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Models this small train slower on several threads, by far where others are busy."""
+    """Use one torch thread: small models are slower with several, above all on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

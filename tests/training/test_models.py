@@ -1,4 +1,4 @@
-"""The models have the paper's parameter counts and can be trained."""
+"""The built-in models: sizes, initialisation and training."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ SHAPES = {
         ("mlp-digits", 2_410),
     ],
 )
-def test_parameter_counts_are_those_of_table_ii(task, count):
+def test_models_have_the_parameter_counts_of_table_ii(task, count):
     assert sum(p.numel() for p in get_task(task).build(0).parameters()) == count
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_one_step_on_one_batch_lowers_its_loss(name):
+def test_one_sgd_step_lowers_the_loss_of_its_batch(name):
     task = get_task(name)
     rng = np.random.default_rng(0)
     inputs = torch.as_tensor(rng.normal(size=(8, *SHAPES[task.dataset])), dtype=torch.float32)
     if task.transform is not None:
         inputs = task.transform(inputs)
-    labels, model = torch.arange(8), task.build(0)
+    labels = torch.arange(8)
+    model = task.build(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     before = functional.cross_entropy(model(inputs), labels)
     before.backward()
@@ -51,21 +52,21 @@ def test_one_step_on_one_batch_lowers_its_loss(name):
     assert functional.cross_entropy(model(inputs), labels) < before
 
 
-def test_convolutions_of_vgg_start_as_in_the_authors_code():
+def test_convolutions_of_vgg_are_initialised_like_in_the_authors_code():
     convolutions = [
         m for m in get_task("vgg11s-cifar10").build(0) if isinstance(m, torch.nn.Conv2d)
     ]
     assert [c.out_channels for c in convolutions] == [32, 64, 128, 128, 128, 128, 128, 128]
-    for layer in convolutions[1:]:  # the first has too few weights to tell
+    for layer in convolutions[1:]:  # the first has too few weights for statistics
         expected = math.sqrt(2 / (9 * layer.out_channels))
         assert layer.weight.std().item() == pytest.approx(expected, rel=0.05)
         assert not layer.bias.any()
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_equal_seeds_build_equal_models_and_leave_the_global_generator_alone(name):
+def test_a_model_depends_only_on_the_seed_and_building_it_leaves_the_generator_unchanged(name):
     before = torch.get_rng_state()
-    one, two, other = (get_task(name).build(seed) for seed in (3, 3, 4))
+    first, second, other = (get_task(name).build(seed) for seed in (3, 3, 4))
     assert torch.equal(torch.get_rng_state(), before)
-    assert all(map(torch.equal, one.parameters(), two.parameters()))
-    assert not all(map(torch.equal, one.parameters(), other.parameters()))
+    assert all(map(torch.equal, first.parameters(), second.parameters()))
+    assert not all(map(torch.equal, first.parameters(), other.parameters()))

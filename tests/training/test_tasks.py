@@ -1,4 +1,4 @@
-"""The table of tasks and how users add to it."""
+"""The built-in tasks, and tasks of users."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fedtern.training import TASKS, Batches, CropFlip, Task, get_task, register_
 
 
 @pytest.fixture
-def table():
+def restored_tasks():
     with patch.dict(TASKS), patch.dict(TASK_DEFAULTS):
         yield
 
 
 def accuracy_after(name, iterations, batch_size, data_dir=None):
-    """Plain SGD on all the data at once."""
+    """Return the test accuracy after SGD on the whole training set."""
     task = get_task(name)
     train, test = task.examples(task.load(data_dir))
     model = task.build(seed=0)
@@ -36,16 +36,16 @@ def accuracy_after(name, iterations, batch_size, data_dir=None):
         functional.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
     with torch.no_grad():
-        right = sum(int((model(x).argmax(1) == y).sum()) for x, y in test.chunks(1_000))
-    return right / len(test)
+        correct = sum(int((model(x).argmax(1) == y).sum()) for x, y in test.chunks(1_000))
+    return correct / len(test)
 
 
-def test_the_default_task_comes_first_and_needs_no_files():
+def test_the_first_task_needs_no_files():
     assert next(iter(TASKS)) == "logistic-digits"
     assert len(get_task("logistic-digits").load().train_labels) == 1_500
 
 
-def test_every_task_names_a_dataset_there_is():
+def test_every_dataset_has_a_task_and_every_task_a_dataset():
     assert {task.dataset for task in TASKS.values()} == set(DATASETS)
 
 
@@ -58,7 +58,7 @@ def test_every_task_names_a_dataset_there_is():
         ("logistic-mnist", 0.04, 0.0, 5_000, 0),
     ],
 )
-def test_hyper_parameters_are_those_of_table_ii(
+def test_tasks_have_the_hyperparameters_of_table_ii(
     name, learning_rate, momentum, iterations, weight_decay
 ):
     task = get_task(name)
@@ -70,19 +70,19 @@ def test_hyper_parameters_are_those_of_table_ii(
     )
 
 
-def test_only_photographs_are_augmented():
+def test_only_cifar10_is_augmented():
     augmented = {name: task.augment for name, task in TASKS.items() if task.augment}
     assert augmented == {"vgg11s-cifar10": CropFlip(4)}
 
 
-def test_the_lstm_sees_32_rows_of_32(tmp_path):
+def test_the_lstm_receives_images_of_32_by_32(tmp_path):
     pixels = np.zeros((1, 1, 28, 28), np.uint8)
     train, _ = get_task("lstm-fashion").examples(Dataset("one", pixels, [0], pixels, [0], 10))
     assert train.batch(np.array([0]))[0].shape == (1, 1, 32, 32)
 
 
 @pytest.mark.parametrize(("name", "accuracy"), [("logistic-digits", 0.95), ("mlp-digits", 0.96)])
-def test_the_small_tasks_can_be_learned(name, accuracy):
+def test_the_tasks_on_digits_reach_a_high_accuracy(name, accuracy):
     assert accuracy_after(name, 600, 100) >= accuracy
 
 
@@ -90,18 +90,18 @@ def test_logistic_regression_reaches_92_percent_on_mnist(real_data):
     assert accuracy_after("logistic-mnist", 2_500, 200, real_data) >= 0.92
 
 
-def test_a_registered_task_is_found_by_its_name(table):
+def test_a_registered_task_is_available_by_its_name(restored_tasks):
     rows = np.eye(4, dtype=np.float32)
     data = Dataset("eye", rows, np.arange(4) % 2, rows, np.arange(4) % 2, num_classes=2)
     mine = register_task(Task("mine", data, lambda: nn.Linear(4, 2), 0.1, iterations=10))
     assert get_task("mine") is mine
     assert mine.load() is data
-    with pytest.raises(ValueError, match="a task 'mine' already: choose another name"):
+    with pytest.raises(ValueError, match="task 'mine' already exists; choose another name"):
         register_task(mine)
     assert register_task(mine, replace=True) is mine
 
 
-def test_experiments_of_a_registered_task_use_its_defaults(table):
+def test_experiments_of_a_registered_task_use_its_defaults(restored_tasks):
     rows = np.eye(4, dtype=np.float32)
     data = Dataset("eye", rows, np.arange(4) % 2, rows, np.arange(4) % 2, num_classes=2)
     register_task(Task("mine", data, lambda: nn.Linear(4, 2), 0.3, iterations=10, momentum=0.5))
@@ -124,13 +124,13 @@ def test_every_built_in_task_has_defaults_and_a_model():
         ("zzz", "Available: logistic-digits"),
     ],
 )
-def test_an_unknown_task_gets_the_nearest_names(typed, meant):
-    with pytest.raises(ValueError, match=f"Unknown task '{typed}'. .*{meant}"):
+def test_an_unknown_task_is_an_error_that_suggests_names(typed, meant):
+    with pytest.raises(ValueError, match=rf"Unknown task '{typed}'\. .*{meant}"):
         get_task(typed)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"name": ""}, "name must not be empty"),
         ({"learning_rate": 0.0}, "learning_rate must be positive, got 0.0"),
@@ -139,13 +139,13 @@ def test_an_unknown_task_gets_the_nearest_names(typed, meant):
         ({"weight_decay": -1.0}, "weight_decay must not be negative, got -1.0"),
     ],
 )
-def test_hyper_parameters_without_meaning_are_refused(change, words):
-    good = {"name": "t", "dataset": "digits", "model": nn.Identity, "learning_rate": 0.1}
-    with pytest.raises(ValueError, match=words):
-        Task(**{**good, "iterations": 1, **change})
+def test_an_invalid_hyperparameter_is_an_error_that_names_it(change, message):
+    valid = {"name": "t", "dataset": "digits", "model": nn.Identity, "learning_rate": 0.1}
+    with pytest.raises(ValueError, match=message):
+        Task(**{**valid, "iterations": 1, **change})
 
 
-def test_without_torch_the_line_that_installs_it_is_printed():
+def test_importing_training_without_torch_is_an_error_with_the_install_command():
     code = "import sys; sys.modules['torch'] = None; import fedtern.data, fedtern.training"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False

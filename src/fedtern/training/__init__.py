@@ -1,8 +1,8 @@
-"""Models, tasks and batches on PyTorch: the only part of the package that imports torch."""
+"""Tasks, models and local training with PyTorch."""
 
 from fedtern.core.extras import require
 
-require("torch", "torch", "fedtern.training")  # before an import below fails less helpfully
+require("torch", "torch", "fedtern.training")  # raises an error with the install command
 
 from fedtern.training.augment import CropFlip, pad  # noqa: E402
 from fedtern.training.batches import Batches  # noqa: E402

@@ -1,4 +1,4 @@
-"""What is done to pictures before a model sees them, in the values they are stored in."""
+"""Changes to batches of images before they are standardised."""
 
 from __future__ import annotations
 
@@ -12,22 +12,26 @@ from torch import Tensor
 from torch.nn import functional
 
 Transform = Callable[[Tensor], Tensor]
-"""The same change for every batch, in training and in testing."""
+"""A deterministic change to every batch, in training and in testing."""
 
 
 class Augment(Protocol):
-    """A random change to training batches; the random numbers come from the generator alone."""
+    """A random change to training batches. All randomness comes from the given generator."""
 
     def __call__(self, inputs: Tensor, rng: np.random.Generator) -> Tensor:
-        """The changed batch, on the same device."""
+        """Return the changed batch, on the same device."""
         ...
 
 
 @dataclass(frozen=True)
 class CropFlip:
-    """Shifts each picture by up to ``margin`` pixels each way, zeros coming in, and mirrors half.
+    """Random crop of the zero-padded image, and a horizontal flip with probability 1/2.
 
-    The same as a random crop of the picture padded by ``margin``, as the authors do on CIFAR-10.
+    The paper's authors use it for CIFAR-10.
+
+    Args:
+        margin: number of pixels to pad on each side.
+
     """
 
     margin: int = 4
@@ -37,23 +41,25 @@ class CropFlip:
             raise ValueError(f"margin must not be negative, got {self.margin}")
 
     def __call__(self, inputs: Tensor, rng: np.random.Generator) -> Tensor:
-        """The batch (example, channel, row, column) with each picture changed by itself."""
+        """Return the batch (example, channel, row, column), each image cropped and flipped."""
         count, _, height, width = inputs.shape
-        down, right = rng.integers(0, 2 * self.margin + 1, (2, count, 1))
-        mirrored = rng.random((count, 1)) < 0.5
-        across = np.arange(width)
-        rows = torch.as_tensor(down + np.arange(height), device=inputs.device)
-        columns = np.where(mirrored, right + across[::-1], right + across)
-        columns_ = torch.as_tensor(columns, device=inputs.device)
+        top, left = rng.integers(0, 2 * self.margin + 1, (2, count, 1))
+        flipped = rng.random((count, 1)) < 0.5
+        offsets = np.arange(width)
+        columns = np.where(flipped, left + offsets[::-1], left + offsets)
+        row_index = torch.as_tensor(top + np.arange(height), device=inputs.device)
+        column_index = torch.as_tensor(columns, device=inputs.device)
+        example_index = torch.arange(count, device=inputs.device)
         padded = functional.pad(inputs, [self.margin] * 4)
-        example = torch.arange(count, device=inputs.device)[:, None, None]
-        # Indexing around the channels puts them last.
-        picked = padded[example, :, rows[:, :, None], columns_[:, None, :]]
-        return picked.permute(0, 3, 1, 2).contiguous()
+        # This kind of indexing moves the channels to the end.
+        cropped = padded[
+            example_index[:, None, None], :, row_index[:, :, None], column_index[:, None, :]
+        ]
+        return cropped.permute(0, 3, 1, 2).contiguous()
 
 
 def pad(side: int) -> Transform:
-    """Zeros around square pictures, as many on each side, to make them ``side`` pixels wide."""
+    """Return a transform that pads square images with zeros on all sides to ``side`` pixels."""
 
     def transform(inputs: Tensor) -> Tensor:
         missing = side - inputs.shape[-1]

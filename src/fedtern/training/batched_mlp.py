@@ -1,8 +1,8 @@
-"""Many clients of a small model at once, in closed form.
+"""Train many clients of a multilayer perceptron at once, with batched matrix products.
 
-A step of a small model takes longer to arrange than to compute. Where the model is a stack of
-linear layers with rectifiers between them, the steps of a whole cohort are a few products of
-batched matrices, gradients included.
+A step of a small model takes longer to launch than to compute. If the model consists of linear
+layers with ReLU between them, the steps of many clients, including their gradients, are a few
+batched matrix products.
 """
 
 from __future__ import annotations
@@ -20,84 +20,93 @@ from fedtern.federation.client_session import Job, Outcome
 from fedtern.training.local_training import LocalTraining
 
 
-class StackTraining:
+class BatchedMlpTraining:
     """A ``Trainer`` for logistic regression and multilayer perceptrons.
 
-    What it computes is what ``LocalTraining`` does, up to rounding.
+    It computes the same as ``LocalTraining``, up to rounding.
+
+    Args:
+        local: the training of single clients; ``supports(local)`` must be True.
+
     """
 
-    together = 64  # clients: more would not be faster, and each has its own weights
+    together = 64  # more clients are not faster, and each needs memory for its weights
 
     def __init__(self, local: LocalTraining) -> None:
-        self.local, self.layers = local, _linear_layers(local.model.module)
-        self.longest = min(local.batch_size, max(local.split.sizes))
+        self.local = local
+        self._layers = _linear_layers(local.model.module)
+        # The same for all cohorts: the rounding of sums must not depend on the other clients.
+        self._padded_batch_size = min(local.batch_size, max(local.split.sizes))
 
     @staticmethod
-    def suits(local: LocalTraining) -> bool:
-        """Whether it can do what ``local`` does."""
-        module, examples = local.model.module, local.examples
+    def supports(local: LocalTraining) -> bool:
+        """Return whether this class can replace ``local``."""
+        module = local.model.module
+        examples = local.train_examples
         flat = examples.inputs.dim() == 2 or isinstance(next(module.children(), None), nn.Flatten)
         return flat and examples.augment is None and bool(_linear_layers(module))
 
     def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        """What becomes of each job, in their order; all start from the same weights."""
-        jobs = iter(jobs)
-        while chunk := list(islice(jobs, self.together)):
-            yield from self._chunk(weights, chunk)
+        """Yield the outcome of each job, in order; all start from the same weights."""
+        remaining = iter(jobs)
+        while chunk := list(islice(remaining, self.together)):
+            yield from self._train_chunk(weights, chunk)
 
-    def fill(self, jobs: Sequence[Job], places: Sequence[Outcome]) -> None:
-        """Train from the weights that the model has, and write what becomes of each job."""
-        outcomes = self.train(self.local.model.flat.numpy(), jobs)
-        for outcome, place in zip(outcomes, places, strict=True):
-            for vector, there in zip(outcome, place, strict=True):
-                if vector is not None and there is not None:
-                    there[...] = vector
+    def train_into(self, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
+        """Do jobs, starting from the model's weights, and write into the outcomes' arrays."""
+        trained = self.train(self.local.model.flat.numpy(), jobs)
+        for outcome, targets in zip(trained, outcomes, strict=True):
+            for vector, target in zip(outcome, targets, strict=True):
+                if vector is not None and target is not None:
+                    target[...] = vector
 
     @torch.no_grad()
-    def _chunk(self, weights: Vector, jobs: Sequence[Job]) -> list[Outcome]:
-        local, sgd = self.local, self.local.sgd
-        device, count = local.model.flat.device, len(jobs)
-        start = torch.as_tensor(np.require(weights, requirements="W"), device=device)
-        flat = start.new_empty(count, start.numel()).copy_(start)
+    def _train_chunk(self, weights: Vector, jobs: Sequence[Job]) -> list[Outcome]:
+        local = self.local
+        sgd = local.sgd
+        start = torch.as_tensor(
+            np.require(weights, requirements="W"), device=local.model.flat.device
+        )
+        flat = start.new_empty(len(jobs), start.numel()).copy_(start)  # one row for each client
         gradient = torch.empty_like(flat)
-        moments = torch.zeros_like(flat) if local.observe else None
-        speed = _stacked([job.velocity for job in jobs], flat) if sgd.momentum else None
+        moments = torch.zeros_like(flat) if local.example_moments else None
+        velocity = _stack([job.velocity for job in jobs], flat) if sgd.momentum else None
         restrictions = [local.restriction(job.client, job.round) for job in jobs]
         for step in zip(*(local.batches(job) for job in jobs), strict=True):
             inputs, labels, shares = self._gather([indices for indices, _ in step])
             self._differentiate(flat, inputs, labels, shares, gradient, moments)
-            change = gradient
+            direction = gradient
             if sgd.weight_decay:
-                change = change.add(flat, alpha=sgd.weight_decay)
-            if speed is not None:
-                change = speed.mul_(sgd.momentum).add_(change)
+                direction = direction.add(flat, alpha=sgd.weight_decay)
+            if velocity is not None:
+                direction = velocity.mul_(sgd.momentum).add_(direction)
             if any(restrictions):
-                change = _restricted(change, restrictions)
-            flat.add_(change, alpha=-sgd.learning_rate)
-        deltas = flat.sub_(start).cpu().numpy()
-        speeds = None if speed is None else speed.cpu().numpy()
-        squares = None if moments is None else moments.mul_(sgd.reach**2).cpu().numpy()
-        # Rows are copied: a client that is kept must not keep its whole cohort.
+                direction = _restrict_rows(direction, restrictions)
+            flat.add_(direction, alpha=-sgd.learning_rate)
+        if moments is not None:
+            moments.mul_(sgd.reach**2)
         return [
-            Outcome(
-                deltas[i].copy(),
-                None if speeds is None else speeds[i].copy(),
-                None if squares is None else squares[i].copy(),
+            Outcome(delta, row_velocity, row_moments)
+            for delta, row_velocity, row_moments in zip(
+                _rows(flat.sub_(start)),
+                _optional_rows(velocity, len(jobs)),
+                _optional_rows(moments, len(jobs)),
+                strict=True,
             )
-            for i in range(count)
         ]
 
     def _gather(self, batches: Sequence[np.ndarray]) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs and labels by client, and the share that each example has in its mean."""
-        # The same for every cohort: the sums' last bits must not depend on who else is in it.
-        longest = self.longest
-        rows = np.zeros((len(batches), longest), np.int64)  # past the end: any example, no share
-        shares = np.zeros((len(batches), longest), np.float32)
+        """Return inputs, labels and the examples' shares in the mean loss, by client.
+
+        Batches are padded with an arbitrary example that has no share.
+        """
+        shape = (len(batches), self._padded_batch_size)
+        rows = np.zeros(shape, np.int64)
+        shares = np.zeros(shape, np.float32)
         for row, share, indices in zip(rows, shares, batches, strict=True):
             row[: indices.size] = indices
             share[: indices.size] = 1 / indices.size
-        inputs, labels = self.local.examples.batch(rows.reshape(-1))
-        shape = (len(batches), longest)
+        inputs, labels = self.local.train_examples.batch(rows.reshape(-1))
         return (
             inputs.reshape(*shape, -1),
             labels.reshape(shape),
@@ -113,75 +122,94 @@ class StackTraining:
         gradient: Tensor,
         moments: Tensor | None,
     ) -> None:
-        parts = self._parts(flat)
-        outputs = [inputs]
-        for i, (weight, bias) in enumerate(parts):
-            below = outputs[-1] if i == 0 else outputs[-1].relu()
-            outputs[-1] = below
-            outputs.append(torch.baddbmm(bias.unsqueeze(1), below, weight.transpose(1, 2)))
-        error = functional.softmax(outputs[-1], dim=2)
+        """Write the clients' gradients; add the squares of the examples' parts to ``moments``."""
+        layers = self._layer_views(flat)
+        # Forward: activations[i] is the input of layer i, the last one the scores.
+        activations = [inputs]
+        for i, (weight, bias) in enumerate(layers):
+            if i > 0:
+                activations[-1] = activations[-1].relu()
+            activations.append(
+                torch.baddbmm(bias.unsqueeze(1), activations[-1], weight.transpose(1, 2))
+            )
+        # Backward: the error is the gradient of the loss by the outputs of a layer.
+        error = functional.softmax(activations[-1], dim=2)
         error.scatter_add_(2, labels.unsqueeze(2), -torch.ones_like(shares).unsqueeze(2))
         error *= shares.unsqueeze(2)
-        slopes = self._parts(gradient)
-        squares = None if moments is None else self._parts(moments)
-        for i in reversed(range(len(parts))):
-            below = outputs[i]
-            torch.bmm(error.transpose(1, 2), below, out=slopes[i][0])
-            slopes[i][1].copy_(error.sum(1))
+        gradients = self._layer_views(gradient)
+        squares = None if moments is None else self._layer_views(moments)
+        for i in reversed(range(len(layers))):
+            activation = activations[i]
+            torch.bmm(error.transpose(1, 2), activation, out=gradients[i][0])
+            gradients[i][1].copy_(error.sum(1))
             if squares is not None:
-                # An example's contribution is an outer product: so is its square, of squares.
-                squares[i][0].add_(torch.bmm(error.square().transpose(1, 2), below.square()))
+                # An example's gradient is an outer product; its square is one of the squares.
+                squares[i][0].add_(torch.bmm(error.square().transpose(1, 2), activation.square()))
                 squares[i][1].add_(error.square().sum(1))
-            if i:
-                error = torch.bmm(error, parts[i][0]) * (below > 0)
+            if i > 0:
+                error = torch.bmm(error, layers[i][0]) * (activation > 0)
 
-    def _parts(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Views of each layer's weights and biases, by client."""
-        views, at = [], 0
-        for rows, columns in self.layers:
-            weight = flat[:, at : at + rows * columns].view(-1, rows, columns)
-            at += rows * columns
-            views.append((weight, flat[:, at : at + rows]))
-            at += rows
+    def _layer_views(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return views of each layer's weights and biases, by client."""
+        views = []
+        offset = 0
+        for rows, columns in self._layers:
+            weight = flat[:, offset : offset + rows * columns].view(-1, rows, columns)
+            offset += rows * columns
+            views.append((weight, flat[:, offset : offset + rows]))
+            offset += rows
         return views
 
     def evaluate(self, weights: Vector) -> tuple[float, float]:
-        """Mean loss and accuracy over all test examples."""
+        """Return mean loss and accuracy over all test examples."""
         return self.local.evaluate(weights)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there are no resources to release."""
 
 
 def _linear_layers(module: nn.Module) -> list[tuple[int, int]]:
-    """Rows and columns of a stack of linear layers; empty if a model is anything else."""
+    """Return rows and columns of the linear layers; an empty list for any other model."""
     if type(module) is not nn.Sequential:
         return []
     layers = list(module)
-    layers = layers[1:] if layers and type(layers[0]) is nn.Flatten else layers
+    if layers and type(layers[0]) is nn.Flatten:
+        layers = layers[1:]
     linear = [layer for layer in layers[::2] if type(layer) is nn.Linear]
-    between = [layer for layer in layers[1::2] if type(layer) is nn.ReLU]
-    if len(layers) % 2 == 0 or len(linear) + len(between) != len(layers):
+    activations = [layer for layer in layers[1::2] if type(layer) is nn.ReLU]
+    if len(layers) % 2 == 0 or len(linear) + len(activations) != len(layers):
         return []
     if any(layer.bias is None for layer in linear) or len({*linear}) != len(linear):
         return []
     sizes = [(layer.out_features, layer.in_features) for layer in linear]
-    # Of parameters that layers share, a model has one only.
+    # Layers may share parameters or have frozen ones; then the sizes do not add up.
     trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
     return sizes if trained == sum(rows * columns + rows for rows, columns in sizes) else []
 
 
-def _stacked(vectors: Sequence[Vector | None], like: Tensor) -> Tensor:
-    out = torch.zeros_like(like)
-    for row, vector in zip(out, vectors, strict=True):
+def _stack(vectors: Sequence[Vector | None], like: Tensor) -> Tensor:
+    """Return a matrix with one vector in each row; zeros for None."""
+    stacked = torch.zeros_like(like)
+    for row, vector in zip(stacked, vectors, strict=True):
         if vector is not None:
             row.copy_(torch.as_tensor(vector))
-    return out
+    return stacked
 
 
-def _restricted(change: Tensor, restrictions: Sequence[Callable[[Vector], None] | None]) -> Tensor:
-    rows = change.cpu().numpy().copy()
+def _rows(matrix: Tensor) -> list[Vector]:
+    # Copies: keeping one client's vector must not keep the whole matrix in memory.
+    return [row.copy() for row in matrix.cpu().numpy()]
+
+
+def _optional_rows(matrix: Tensor | None, count: int) -> Sequence[Vector | None]:
+    return [None] * count if matrix is None else _rows(matrix)
+
+
+def _restrict_rows(
+    directions: Tensor, restrictions: Sequence[Callable[[Vector], None] | None]
+) -> Tensor:
+    rows = directions.cpu().numpy().copy()
     for row, restrict in zip(rows, restrictions, strict=True):
         if restrict is not None:
             restrict(row)
-    return torch.as_tensor(rows, device=change.device)
+    return torch.as_tensor(rows, device=directions.device)

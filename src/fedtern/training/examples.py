@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +18,10 @@ from fedtern.training.augment import Augment, Transform
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Inputs as they are stored and labels, with what turns them into what a model sees.
+    """Stored inputs and labels, which become batches for a model.
 
-    A batch is augmented where a generator is given, then transformed, then standardised.
+    A batch is augmented (if a generator is given), then transformed, then standardised with
+    ``inputs * factor + offset``.
     """
 
     inputs: Tensor
@@ -38,9 +40,9 @@ class Examples:
         transform: Transform | None = None,
         device: torch.device | str = "cpu",
     ) -> Examples:
-        """The examples to train on."""
-        inputs, labels = dataset.train_inputs, dataset.train_labels
-        return cls(*_tensors(dataset, inputs, labels, device), augment, transform)
+        """Return the training examples of a dataset."""
+        tensors = _tensors(dataset, dataset.train_inputs, dataset.train_labels, device)
+        return cls(*tensors, augment, transform)
 
     @classmethod
     def test(
@@ -49,9 +51,9 @@ class Examples:
         transform: Transform | None = None,
         device: torch.device | str = "cpu",
     ) -> Examples:
-        """The examples to test on, which are never augmented."""
-        inputs, labels = dataset.test_inputs, dataset.test_labels
-        return cls(*_tensors(dataset, inputs, labels, device), None, transform)
+        """Return the test examples of a dataset, without augmentation."""
+        tensors = _tensors(dataset, dataset.test_inputs, dataset.test_labels, device)
+        return cls(*tensors, None, transform)
 
     def __len__(self) -> int:
         return self.labels.shape[0]
@@ -59,44 +61,64 @@ class Examples:
     def batch(
         self, indices: NDArray[np.int64], rng: Callable[[], np.random.Generator] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """What a model sees of these examples, and their labels."""
-        at = torch.as_tensor(indices, device=self.inputs.device)
-        inputs = self.inputs.index_select(0, at)  # in a fraction of the time that inputs[at] takes
+        """Return the inputs, as a model receives them, and the labels of some examples.
+
+        Args:
+            indices: the examples.
+            rng: makes the generator for augmentation; None disables augmentation.
+
+        """
+        positions = torch.as_tensor(indices, device=self.inputs.device)
+        inputs = self.inputs.index_select(0, positions)  # much faster than inputs[positions]
         if self.augment is not None and rng is not None:
             inputs = self.augment(inputs, rng())
-        seen = self._seen(inputs)
-        if seen.dim() == 4 and self.inputs.is_contiguous(memory_format=torch.channels_last):
-            # That of a single channel can be told by its strides only, and convolutions go by them.
-            seen = seen.to(memory_format=torch.channels_last)
-        return seen, self.labels.index_select(0, at)
+        inputs = self._standardised(inputs)
+        if inputs.dim() == 4 and self.inputs.is_contiguous(memory_format=torch.channels_last):
+            # Single-channel images show it only in their strides, and convolutions depend on those.
+            inputs = inputs.to(memory_format=torch.channels_last)
+        return inputs, self.labels.index_select(0, positions)
 
     def chunks(self, size: int, number: int = 0, of: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
-        """All examples in order, ``size`` at a time, without augmentation.
+        """Yield all examples in order, in chunks, without augmentation.
 
-        With ``of``, only chunk ``number`` of every so many.
+        Args:
+            size: number of examples in a chunk.
+            number: the first chunk to yield.
+            of: yield every ``of``-th chunk from the first one on.
+
         """
         for start in range(number * size, len(self), of * size):
             part = slice(start, start + size)
-            yield self._seen(self.inputs[part]), self.labels[part]
+            yield self._standardised(self.inputs[part]), self.labels[part]
 
-    def _seen(self, inputs: Tensor) -> Tensor:
+    def _standardised(self, inputs: Tensor) -> Tensor:
         if self.transform is not None:
             inputs = self.transform(inputs)
-        factor, offset = self._spread(inputs.shape[1:])
+        factor, offset = self._expanded_constants(inputs.shape[1:])
         return torch.addcmul(offset, inputs.to(torch.float32), factor)
 
-    def _spread(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
-        """A factor and an offset for every number of an example: torch is slow to broadcast one."""
+    def _expanded_constants(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        """Return factor and offset in the shape of an example: broadcasting them is slow."""
         if shape not in self._constants:
-            both = (self.factor.expand(shape), self.offset.expand(shape))
-            self._constants[shape] = both[0].contiguous(), both[1].contiguous()
+            factor = self.factor.expand(shape).contiguous()
+            offset = self.offset.expand(shape).contiguous()
+            self._constants[shape] = factor, offset
         return self._constants[shape]
 
 
 def _tensors(
     dataset: Dataset, inputs: Inputs, labels: Labels, device: torch.device | str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    # torch refuses to share memory that it must not write to, which files read at once are.
-    arrays = (np.require(a, requirements="W") for a in (inputs, labels, *dataset.constants()))
-    one, two, three, four = (torch.as_tensor(array, device=device) for array in arrays)
-    return one, two, three, four
+    """Return inputs, labels, factor and offset as tensors."""
+    factor, offset = dataset.constants()
+    return (
+        _tensor(inputs, device),
+        _tensor(labels, device),
+        _tensor(factor, device),
+        _tensor(offset, device),
+    )
+
+
+def _tensor(array: NDArray[Any], device: torch.device | str) -> Tensor:
+    # torch does not share the memory of read-only arrays, such as those read from files.
+    return torch.as_tensor(np.require(array, requirements="W"), device=device)

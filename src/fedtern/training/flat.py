@@ -1,4 +1,4 @@
-"""A torch model whose parameters are one flat vector."""
+"""A torch model whose trainable parameters are one flat vector."""
 
 from __future__ import annotations
 
@@ -17,54 +17,63 @@ from fedtern.data.hyperparameters import Sgd
 from fedtern.federation.client_session import Outcome
 from fedtern.training.examples import Examples
 
-_PIECE = 1 << 16  # numbers that fit a core's cache several times
+_PIECE = 1 << 16  # values; several pieces fit into the cache of a core
 
 
 class FlatModel:
     """A copy of a model, trained by SGD on flat vectors.
 
-    Parameters are views into one flat tensor, so that loading weights is one copy. A step goes
-    through them piece by piece, each of which stays in the processor's cache until it is done.
+    The parameters are views of one flat tensor, so that loading weights is one copy. An SGD step
+    processes the vector in pieces that stay in the processor's cache.
+
+    Args:
+        module: the model; it stays unchanged. All its trainable parameters must be float32, and it
+            must not have buffers.
+        device: device to train on.
+
+    Raises:
+        ValueError: the model is not supported.
+
     """
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
         self.module = copy.deepcopy(module).to(device)
         parameters = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
-        _check(self.module, parameters)
+        _check_supported(self.module, parameters)
         self.layout = Layout.of(parameters)
-        # With the channels of a pixel side by side, VGG11* trains a tenth faster.
+        # VGG11* trains a tenth faster with channels last.
         convolves = any(isinstance(part, nn.Conv2d) for part in self.module.modules())
-        self._format = torch.channels_last if convolves else torch.contiguous_format
+        self._memory_format = torch.channels_last if convolves else torch.contiguous_format
         self._parameters = list(parameters.values())
         self.flat = torch.cat([p.detach().reshape(-1) for p in self._parameters])
         self._piece = _PIECE if self.flat.device.type == "cpu" else self.layout.size
-        self._lengths = [len(part) for part in self._pieces(self._parameters)]
-        self._look_at(self.flat)
+        self._piece_sizes = [len(piece) for piece in self._pieces(self._parameters)]
+        self._bind_parameters(self.flat)
 
-    def _look_at(self, flat: Tensor) -> None:
-        """Have these weights as parameters, where they are."""
+    def _bind_parameters(self, flat: Tensor) -> None:
+        """Make the parameters views of a flat tensor."""
         parts = torch.split(flat, [p.numel() for p in self._parameters])
         for parameter, part in zip(self._parameters, parts, strict=True):
             parameter.data = part.view(parameter.shape)
 
     @property
     def weights(self) -> Vector:
-        """A copy of the parameters."""
+        """A copy of the trainable parameters."""
         vector: Vector = self.flat.cpu().numpy().copy()
         return vector
 
     def load(self, weights: Vector) -> None:
-        """Set the parameters."""
+        """Set the trainable parameters."""
         if self.flat.device.type == "cpu":
             np.copyto(self.flat.numpy(), weights)
         else:
-            # Not from_numpy: the weights of a server or client are read-only.
+            # torch warns about read-only arrays, and the weights of servers and clients are.
             self.flat.copy_(torch.as_tensor(np.require(weights, requirements="W")))
 
-    def share(self, weights: Vector) -> None:
-        """Have the weights in this memory from now on, whoever writes to it."""
+    def share_memory(self, weights: Vector) -> None:
+        """Keep the weights in the given memory from now on; other processes may write to it."""
         self.flat = torch.from_numpy(weights)
-        self._look_at(self.flat)
+        self._bind_parameters(self.flat)
 
     def train(
         self,
@@ -74,167 +83,198 @@ class FlatModel:
         *,
         seed: int = 0,
         restrict: Callable[[Vector], None] | None = None,
-        observe: bool = False,
+        example_moments: bool = False,
         out: tuple[Vector | None, Vector | None] = (None, None),
     ) -> Outcome:
-        """What SGD over some batches makes of the weights, which stay as they are.
+        """Compute the result of SGD on some batches. The model's weights stay unchanged.
 
-        What is random inside the model, such as dropout, follows from ``seed`` alone. Every step
-        goes through ``restrict``, which may write to it. With ``observe``, each example is looked
-        at by itself, which takes longer. The change and the new velocity go into ``out``.
+        Args:
+            batches: inputs and labels of each step; at least one.
+            sgd: hyperparameters.
+            velocity: momentum to continue with; None starts without.
+            seed: seed of randomness inside the model, such as dropout.
+            restrict: called with the direction of each step, which it may change in place.
+            example_moments: whether to compute the second moments of the examples' gradients,
+                which takes longer.
+            out: arrays for the change of the weights and the new velocity; None allocates one.
+
+        Returns:
+            The change of the weights, the new velocity and the second moments.
+
         """
         self.module.train()
         device = self.flat.device
-        delta, speed = (
-            torch.empty_like(self.flat) if there is None else torch.from_numpy(there)
-            for there in out
-        )
-        before = None if velocity is None else torch.as_tensor(velocity, device=device)
-        moments = torch.zeros_like(self.flat) if observe else None
-        at, following = self.flat, iter(batches)
+        delta = _tensor_for(out[0], self.flat)
+        new_velocity = _tensor_for(out[1], self.flat)
+        old_velocity = None if velocity is None else torch.as_tensor(velocity, device=device)
+        moments = torch.zeros_like(self.flat) if example_moments else None
+        current = self.flat  # the weights before the next step
+        remaining = iter(batches)
         try:
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
-                # Not torch.manual_seed: without a GPU, it keeps a stack trace of every call.
+                # torch.manual_seed without a GPU would keep a stack trace of every call.
                 torch.default_generator.manual_seed(seed)
                 if device.type == "cuda":
                     torch.cuda.manual_seed(seed)
-                batch: tuple[Tensor, Tensor] | None = next(following)
+                batch: tuple[Tensor, Tensor] | None = next(remaining)
                 while batch is not None:
-                    slopes = self._gradients(*batch, moments)
-                    batch = next(following, None)
-                    # Of the weights after the last step, only how far they are is asked for.
-                    onto = delta if batch is None else self._own
-                    paces = self._directions(sgd, at, slopes, before, speed)
-                    self._step(sgd, at, paces, restrict, onto, last=batch is None)
-                    before = speed
-                    if batch is not None and at is self.flat:
-                        at = self._own
-                        self._look_at(at)
+                    gradients = self._gradients(*batch, moments)
+                    batch = next(remaining, None)
+                    last = batch is None
+                    directions = self._directions(
+                        sgd, current, gradients, old_velocity, new_velocity
+                    )
+                    # The last step computes the change of the weights instead of the weights.
+                    target = delta if last else self._stepped_weights
+                    self._step(sgd, current, directions, restrict, target, last=last)
+                    old_velocity = new_velocity
+                    if not last and current is self.flat:
+                        current = self._stepped_weights
+                        self._bind_parameters(current)
         finally:
-            if at is not self.flat:
-                self._look_at(self.flat)
+            if current is not self.flat:
+                self._bind_parameters(self.flat)
         return Outcome(
             delta.cpu().numpy(),
-            speed.cpu().numpy() if sgd.momentum else None,
+            new_velocity.cpu().numpy() if sgd.momentum else None,
             None if moments is None else moments.mul_(sgd.reach**2).cpu().numpy(),
         )
 
     @cached_property
-    def _own(self) -> Tensor:
-        """Where the weights are between two steps."""
+    def _stepped_weights(self) -> Tensor:
+        """Memory for the weights between two steps."""
         return torch.empty_like(self.flat)
 
-    def differentiate(self, inputs: Tensor, labels: Tensor) -> Vector:
-        """A copy of the gradient of the mean loss, at the weights as they are."""
-        vector: Vector = torch.cat(self._gradient(inputs, labels)).cpu().numpy()
+    def gradient(self, inputs: Tensor, labels: Tensor) -> Vector:
+        """Return the gradient of a batch's mean loss at the model's weights."""
+        vector: Vector = torch.cat(self._gradient_pieces(inputs, labels)).cpu().numpy()
         return vector
 
-    def _gradient(self, inputs: Tensor, labels: Tensor, share: float = 1.0) -> list[Tensor]:
-        """The gradient of the mean loss, in pieces."""
+    def _gradient_pieces(self, inputs: Tensor, labels: Tensor, scale: float = 1.0) -> list[Tensor]:
+        """Return the gradient of the scaled mean loss, in pieces."""
         for parameter in self._parameters:
-            parameter.grad = None  # so that torch need not add to anything
+            parameter.grad = None  # so that torch writes gradients instead of adding them
         loss = functional.cross_entropy(self._scores(inputs), labels)
-        (loss if share == 1 else share * loss).backward()  # type: ignore[no-untyped-call]
+        (loss if scale == 1 else scale * loss).backward()  # type: ignore[no-untyped-call]
         return self._pieces(
             torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in self._parameters
         )
 
     def _pieces(self, tensors: Iterable[Tensor]) -> list[Tensor]:
+        """Split tensors into flat pieces; a piece never spans two tensors."""
         flat = (tensor.detach().reshape(-1) for tensor in tensors)
         return [piece for part in flat for piece in torch.split(part, self._piece)]
 
-    def _cut(self, flat: Tensor) -> tuple[Tensor, ...]:
-        return torch.split(flat, self._lengths)
+    def _split(self, flat: Tensor) -> tuple[Tensor, ...]:
+        """Split a flat vector into the same pieces."""
+        return torch.split(flat, self._piece_sizes)
 
     def _scores(self, inputs: Tensor) -> Tensor:
         if inputs.dim() == 4:
-            # Not contiguous(): it leaves the strides of a single channel alone, which count here.
-            inputs = inputs.to(memory_format=self._format)
+            # contiguous() would not change the strides of single-channel images, and convolutions
+            # depend on them.
+            inputs = inputs.to(memory_format=self._memory_format)
         scores: Tensor = self.module(inputs)
         return scores
 
     def _gradients(self, inputs: Tensor, labels: Tensor, moments: Tensor | None) -> list[Tensor]:
-        """The gradient; the square of what each example has in it is added to ``moments``."""
+        """Return the gradient in pieces; add the squares of the examples' parts to ``moments``."""
         if moments is None:
-            return self._gradient(inputs, labels)
+            return self._gradient_pieces(inputs, labels)
         total = torch.zeros_like(self.flat)
         for i in range(len(labels)):
-            one = torch.cat(self._gradient(inputs[i : i + 1], labels[i : i + 1], 1 / len(labels)))
-            total += one
-            moments.addcmul_(one, one)
-        return list(self._cut(total))
-
-    def _step(
-        self,
-        sgd: Sgd,
-        at: Tensor,
-        steps: Iterable[Tensor],
-        restrict: Callable[[Vector], None] | None,
-        onto: Tensor,
-        *,
-        last: bool,
-    ) -> None:
-        """Write the weights after a step to ``onto``, or how far they are after the last one."""
-        if restrict is not None:
-            vector = torch.cat(list(steps)).cpu().numpy()
-            restrict(vector)
-            steps = self._cut(torch.as_tensor(vector, device=at.device))
-        parts = map(self._cut, (at, self.flat, onto))
-        for here, start, there, step in zip(*parts, steps, strict=True):
-            if last:
-                torch.sub(torch.add(here, step, alpha=-sgd.learning_rate), start, out=there)
-            else:
-                torch.add(here, step, alpha=-sgd.learning_rate, out=there)
+            pieces = self._gradient_pieces(inputs[i : i + 1], labels[i : i + 1], 1 / len(labels))
+            part = torch.cat(pieces)
+            total += part
+            moments.addcmul_(part, part)
+        return list(self._split(total))
 
     def _directions(
         self,
         sgd: Sgd,
-        at: Tensor,
-        slopes: Iterable[Tensor],
-        before: Tensor | None,
-        speed: Tensor,
+        current: Tensor,
+        gradients: Iterable[Tensor],
+        old_velocity: Tensor | None,
+        new_velocity: Tensor,
     ) -> Iterator[Tensor]:
-        """A step's direction and length but for the learning rate, in pieces.
+        """Yield the direction of a step, in pieces: the step without the learning rate.
 
-        With momentum, that is the new velocity, which is written to ``speed`` on the way.
+        With momentum, the direction is the new velocity, which is written to ``new_velocity``.
         """
-        decay, momentum = sgd.weight_decay, sgd.momentum
-        older = repeat(None) if before is None else self._cut(before)
-        for here, slope, old, new in zip(
-            self._cut(at), slopes, older, self._cut(speed), strict=False
+        old_pieces = repeat(None) if old_velocity is None else self._split(old_velocity)
+        for weights, gradient, old, new in zip(
+            self._split(current), gradients, old_pieces, self._split(new_velocity), strict=False
         ):
-            pull = slope.add(here, alpha=decay) if decay else slope
-            if momentum and old is not None:
-                pull = torch.mul(old, momentum, out=new).add_(pull)
-            elif momentum:
-                pull = new.copy_(pull)
-            yield pull
+            direction = gradient
+            if sgd.weight_decay:
+                direction = gradient.add(weights, alpha=sgd.weight_decay)
+            if sgd.momentum and old is not None:
+                direction = torch.mul(old, sgd.momentum, out=new).add_(direction)
+            elif sgd.momentum:
+                direction = new.copy_(direction)
+            yield direction
+
+    def _step(
+        self,
+        sgd: Sgd,
+        current: Tensor,
+        directions: Iterable[Tensor],
+        restrict: Callable[[Vector], None] | None,
+        target: Tensor,
+        *,
+        last: bool,
+    ) -> None:
+        """Write the weights after a step to ``target``; after the last step, their change."""
+        if restrict is not None:
+            vector = torch.cat(list(directions)).cpu().numpy()
+            restrict(vector)
+            directions = self._split(torch.as_tensor(vector, device=current.device))
+        pieces = map(self._split, (current, self.flat, target))
+        for before, start, after, direction in zip(*pieces, directions, strict=True):
+            if last:
+                stepped = torch.add(before, direction, alpha=-sgd.learning_rate)
+                torch.sub(stepped, start, out=after)
+            else:
+                torch.add(before, direction, alpha=-sgd.learning_rate, out=after)
 
     def evaluate(self, examples: Examples, chunk: int = 1000) -> tuple[float, float]:
-        """Mean loss and accuracy over all examples."""
-        loss = correct = 0.0
+        """Return mean loss and accuracy over all examples.
+
+        Args:
+            examples: the examples.
+            chunk: number of examples in a forward pass.
+
+        """
+        loss = 0.0
+        correct = 0.0
         for inputs, labels in examples.chunks(chunk):
-            its_loss, its_correct = self.test(inputs, labels)
-            loss, correct = loss + its_loss, correct + its_correct
+            chunk_loss, chunk_correct = self.evaluate_batch(inputs, labels)
+            loss += chunk_loss
+            correct += chunk_correct
         return loss / len(examples), correct / len(examples)
 
     @torch.inference_mode()
-    def test(self, inputs: Tensor, labels: Tensor) -> tuple[float, float]:
-        """The sum of losses, and how many are right."""
+    def evaluate_batch(self, inputs: Tensor, labels: Tensor) -> tuple[float, float]:
+        """Return the sum of a batch's losses and the number of correct predictions."""
         self.module.eval()
         scores = self._scores(inputs)
         loss = float(functional.cross_entropy(scores, labels, reduction="sum"))
         return loss, float((scores.argmax(1) == labels).sum())
 
 
-def _check(module: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
+def _tensor_for(array: Vector | None, like: Tensor) -> Tensor:
+    """Return a tensor in the memory of an array, or a new one."""
+    return torch.empty_like(like) if array is None else torch.from_numpy(array)
+
+
+def _check_supported(module: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
     if not parameters:
-        raise ValueError("the model has no parameters to train")
+        raise ValueError("the model has no trainable parameters")
     for name, parameter in parameters.items():
         if parameter.dtype != torch.float32:
             raise ValueError(f"parameter {name} is {parameter.dtype}; only float32 can be trained")
     for name, _ in module.named_buffers():
         raise ValueError(
-            f"the model has a buffer {name}: statistics like those of batch normalisation are not"
-            " part of what clients exchange; use group or layer normalisation"
+            f"the model has a buffer {name}; clients do not exchange buffers such as the statistics"
+            " of batch normalisation: use group or layer normalisation"
         )

@@ -1,4 +1,4 @@
-"""What clients do between two messages: train on their own data, one after the other."""
+"""Local training: clients train one after the other on their own data."""
 
 from __future__ import annotations
 
@@ -16,25 +16,32 @@ from fedtern.training.batches import Batches
 from fedtern.training.examples import Examples
 from fedtern.training.flat import FlatModel
 
+_MODEL_STREAM = 2  # of random numbers; Batches uses 0 and 1
 
-def anywhere(client: int, round: int) -> Callable[[Vector], None] | None:
-    """No restriction."""
+
+def unrestricted(_client: int, _round: int) -> Callable[[Vector], None] | None:
+    """Return None: no restriction of SGD steps."""
     return None
 
 
 class LocalTraining:
-    """The clients' data, the model and how it is trained: everything but the weights.
+    """A ``Trainer`` for any model, which trains one client at a time.
 
-    It is a ``Trainer`` that takes one client at a time, for any model. With ``observe``, it looks
-    at each example by itself; ``restriction`` tells what a client's steps in a round go through.
+    Args:
+        model: the model to train.
+        examples: training and test examples.
+        split: the training examples of each client.
+        sgd: hyperparameters.
+        batch_size: number of examples in a step.
+        local_steps: number of steps in a round.
+        example_moments: whether to compute the second moments of the examples' gradients.
+        restriction: returns a function that changes the direction of each step of a client in a
+            round, or None.
+        seed: seed of all randomness in training.
+
     """
 
     together = 1
-
-    @property
-    def local(self) -> LocalTraining:
-        """Itself: whoever trains has one, or is one."""
-        return self
 
     def __init__(
         self,
@@ -45,63 +52,83 @@ class LocalTraining:
         *,
         batch_size: int,
         local_steps: int = 1,
-        observe: bool = False,
-        restriction: Callable[[int, int], Callable[[Vector], None] | None] = anywhere,
+        example_moments: bool = False,
+        restriction: Callable[[int, int], Callable[[Vector], None] | None] = unrestricted,
         seed: int = 0,
     ) -> None:
-        self.model, self.sgd = model, sgd
-        self.examples, self.test = examples
-        self.split, self.seed = split, seed
-        self.batch_size, self.local_steps = batch_size, local_steps
-        self.observe, self.restriction = observe, restriction
+        self.model = model
+        self.train_examples, self.test_examples = examples
+        self.split = split
+        self.sgd = sgd
+        self.batch_size = batch_size
+        self.local_steps = local_steps
+        self.example_moments = example_moments
+        self.restriction = restriction
+        self.seed = seed
         self._batches: dict[int, Batches] = {}
+
+    @property
+    def local(self) -> LocalTraining:
+        """This object; trainers that wrap a ``LocalTraining`` have the same attribute."""
+        return self
 
     def batches(
         self, job: Job
     ) -> Iterator[tuple[NDArray[np.int64], Callable[[], np.random.Generator]]]:
-        """Which examples a client trains on in each step, with what augments them."""
+        """Yield the examples of each step of a job, and a function that makes a generator.
+
+        The generator is for the augmentation of these examples.
+        """
         if job.client not in self._batches:
             indices = self.split.clients[job.client]
             self._batches[job.client] = Batches(indices, self.batch_size, self.seed, job.client)
         return self._batches[job.client].take(job.position, self.local_steps)
 
     def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        """What becomes of each job, in their order; all start from the same weights."""
+        """Yield the outcome of each job, in order; all start from the same weights."""
         for job in jobs:
             self.model.load(weights)
-            yield self.turn(job)
+            yield self.train_one(job)
 
-    def turn(
+    def train_one(
         self, job: Job, delta: Vector | None = None, velocity: Vector | None = None
     ) -> Outcome:
-        """One job, from the weights that the model has; what comes of it may be given a place."""
-        seed = np.random.SeedSequence(self.seed, spawn_key=(2, job.client, job.position))
+        """Do one job, starting from the model's weights.
+
+        Args:
+            job: the job.
+            delta: array for the change of the weights; None allocates one.
+            velocity: array for the new velocity; None allocates one.
+
+        """
+        key = (_MODEL_STREAM, job.client, job.position)
+        seed = np.random.SeedSequence(self.seed, spawn_key=key)
         return self.model.train(
             (self._batch(*batch) for batch in self.batches(job)),
             self.sgd,
             job.velocity,
             seed=int(seed.generate_state(1)[0]),
             restrict=self.restriction(job.client, job.round),
-            observe=self.observe,
+            example_moments=self.example_moments,
             out=(delta, velocity),
         )
 
-    def fill(self, jobs: Sequence[Job], places: Sequence[Outcome]) -> None:
-        """Train from the weights that the model has, and write what becomes of each job."""
-        for job, place in zip(jobs, places, strict=True):
-            outcome = self.turn(job, place.delta, place.velocity)
-            if place.moments is not None and outcome.moments is not None:
-                place.moments[...] = outcome.moments
+    def train_into(self, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
+        """Do jobs, starting from the model's weights, and write into the outcomes' arrays."""
+        for job, target in zip(jobs, outcomes, strict=True):
+            outcome = self.train_one(job, target.delta, target.velocity)
+            if target.moments is not None and outcome.moments is not None:
+                target.moments[...] = outcome.moments
 
     def _batch(
         self, indices: NDArray[np.int64], rng: Callable[[], np.random.Generator]
     ) -> tuple[Tensor, Tensor]:
-        return self.examples.batch(indices, rng)
+        return self.train_examples.batch(indices, rng)
 
     def evaluate(self, weights: Vector) -> tuple[float, float]:
-        """Mean loss and accuracy over all test examples."""
+        """Return mean loss and accuracy over all test examples."""
         self.model.load(weights)
-        return self.model.evaluate(self.test)
+        return self.model.evaluate(self.test_examples)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there are no resources to release."""

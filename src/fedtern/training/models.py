@@ -1,7 +1,6 @@
-"""The paper's four models (Table II) and two small ones, in plain torch.
+"""The paper's four models (Table II) and two small ones.
 
-Each function makes a freshly initialised model from torch's global generator; ``Task.build`` seeds
-that for the time of the call.
+Each function initialises a new model with torch's global generator; ``Task.build`` seeds it.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from torch import Tensor, nn
 
 
 def logistic(num_inputs: int, num_classes: int = 10) -> nn.Module:
-    """Logistic regression; 7,850 parameters on 784 inputs."""
+    """Return a logistic regression; 7,850 parameters for 784 inputs."""
     return nn.Sequential(nn.Flatten(), nn.Linear(num_inputs, num_classes))
 
 
 def mlp(num_inputs: int, num_hidden: int, num_classes: int = 10) -> nn.Module:
-    """One hidden layer of rectified units."""
+    """Return a perceptron with one hidden layer and ReLU."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(num_inputs, num_hidden),
@@ -28,7 +27,7 @@ def mlp(num_inputs: int, num_hidden: int, num_classes: int = 10) -> nn.Module:
 
 
 def kws_cnn() -> nn.Module:
-    """The keyword spotter: two 5 by 5 convolutions on 32 by 32 pictures; 876,938 parameters."""
+    """Return the CNN for keywords: two 5x5 convolutions on 32x32 inputs; 876,938 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
@@ -39,9 +38,10 @@ def kws_cnn() -> nn.Module:
 
 
 def vgg11s() -> nn.Module:
-    """VGG11*: VGG11 with fewer channels, no dropout and no normalisation; 865,482 parameters.
+    """Return VGG11*: VGG11 with fewer channels, without dropout and normalisation.
 
-    Convolutions start as in the authors' code: N(0, 2 / (k^2 out)), without bias.
+    It has 865,482 parameters. Convolutions are initialised like in the authors' code: weights from
+    N(0, 2 / (k^2 out)), biases zero.
     """
     layers: list[nn.Module] = []
     channels = 3
@@ -58,15 +58,20 @@ def vgg11s() -> nn.Module:
     ]  # fmt: skip
     for layer in layers:
         if isinstance(layer, nn.Conv2d):
-            _start_as_authors(layer)
+            _initialise_convolution(layer)
     return nn.Sequential(*layers)
 
 
 class RowLSTM(nn.Module):
-    """Reads a square picture row by row and judges by the last state of two layers of 128 units.
+    """Two LSTM layers that read a square image row by row; a linear layer on the last state.
 
-    216,330 parameters on 32 by 32 pictures, which is what Table II counts; the paper's text has
-    28 by 28.
+    It has 216,330 parameters for 32x32 images, the number in Table II; the paper's text says 28x28.
+
+    Args:
+        side: width and height of the images.
+        num_units: units of each LSTM layer.
+        num_classes: number of classes.
+
     """
 
     def __init__(self, side: int = 32, num_units: int = 128, num_classes: int = 10) -> None:
@@ -74,16 +79,16 @@ class RowLSTM(nn.Module):
         self.lstm = nn.LSTM(side, num_units, num_layers=2, batch_first=True)
         self.head = nn.Linear(num_units, num_classes)
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        """Class scores of a batch of (1, side, side) pictures."""
-        states, _ = self.lstm(pictures.squeeze(1))
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the class scores of a batch of (1, side, side) images."""
+        states, _ = self.lstm(images.squeeze(1))
         scores: Tensor = self.head(states[:, -1])
         return scores
 
 
-def _start_as_authors(layer: nn.Conv2d) -> None:
-    spread = math.sqrt(2 / (layer.kernel_size[0] * layer.kernel_size[1] * layer.out_channels))
+def _initialise_convolution(layer: nn.Conv2d) -> None:
+    std = math.sqrt(2 / (layer.kernel_size[0] * layer.kernel_size[1] * layer.out_channels))
     with torch.no_grad():
-        layer.weight.normal_(0, spread)
+        layer.weight.normal_(0, std)
         if layer.bias is not None:
             layer.bias.zero_()

@@ -1,4 +1,4 @@
-"""What is learned, by which model, at which learning rate."""
+"""Tasks: a dataset, a model and the hyperparameters of SGD."""
 
 from __future__ import annotations
 
@@ -20,12 +20,22 @@ from fedtern.training.models import RowLSTM, kws_cnn, logistic, mlp, vgg11s
 
 @dataclass(frozen=True)
 class Task:
-    """A dataset, a model for it, and the constant hyper-parameters of SGD (Table II).
+    """A dataset, a model for it, and constant hyperparameters of SGD (Table II).
 
-    ``dataset`` is the name of one of ``fedtern.data.DATASETS``, or a dataset itself. ``model`` is
-    called with torch's generator seeded. ``iterations`` is how many a whole run has, over all
-    rounds. ``augment`` changes training batches at random and ``transform`` all batches alike,
-    both before they are standardised.
+    Args:
+        name: name of the task.
+        dataset: a dataset, or the name of a built-in one.
+        model: makes a new model; called with torch's generator seeded.
+        learning_rate: learning rate of SGD.
+        iterations: local iterations of a whole run, over all rounds.
+        momentum: momentum of SGD.
+        weight_decay: weight decay of SGD.
+        augment: random change to training batches, before they are standardised.
+        transform: change to all batches, before they are standardised.
+
+    Raises:
+        ValueError: a hyperparameter is out of range.
+
     """
 
     name: str
@@ -55,11 +65,11 @@ class Task:
         )
 
     def load(self, data_dir: str | Path | None = None) -> Dataset:
-        """The task's dataset."""
+        """Return the dataset; ``data_dir`` is the data directory of a built-in one."""
         return load(self.dataset, data_dir) if isinstance(self.dataset, str) else self.dataset
 
     def build(self, seed: int) -> nn.Module:
-        """A new model on the CPU, the same for the same seed; torch's generator stays as it was."""
+        """Return a new model on the CPU that depends only on the seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.model()
@@ -67,11 +77,15 @@ class Task:
     def examples(
         self, dataset: Dataset, device: torch.device | str = "cpu"
     ) -> tuple[Examples, Examples]:
-        """What to train on and what to test on, as the task's model sees them."""
+        """Return training and test examples with the task's augmentation and transform.
+
+        Raises:
+            ValueError: the dataset has no test examples.
+
+        """
         if not dataset.test_labels.size:
             raise ValueError(
-                f"dataset {dataset.name!r} has no test examples: hold some of its examples back, or"
-                " nobody knows what a model has learned"
+                f"dataset {dataset.name!r} has no test examples; reserve some examples for testing"
             )
         train = Examples.train(dataset, self.augment, self.transform, device)
         return train, Examples.test(dataset, self.transform, device)
@@ -83,15 +97,15 @@ def _built_in(
     augment: Augment | None = None,
     transform: Transform | None = None,
 ) -> Task:
-    own = TASK_DEFAULTS[name]
+    defaults = TASK_DEFAULTS[name]
     return Task(
         name,
-        own.dataset,
+        defaults.dataset,
         model,
-        own.learning_rate,
-        own.iterations,
-        own.momentum,
-        own.weight_decay,
+        defaults.learning_rate,
+        defaults.iterations,
+        defaults.momentum,
+        defaults.weight_decay,
         augment,
         transform,
     )
@@ -108,14 +122,26 @@ TASKS: dict[str, Task] = {
         _built_in("vgg11s-cifar10", vgg11s, augment=CropFlip()),
     )
 }
-"""The names the command line knows; the first is the default."""
+"""Tasks by name; the command line uses the first one by default."""
 
 
 def register_task(task: Task, *, replace: bool = False) -> Task:
-    """Make a task known by its name, wherever a task is named, and return it."""
+    """Add a task to ``TASKS``, so that functions and commands accept its name.
+
+    Args:
+        task: the task.
+        replace: whether to replace a task of the same name.
+
+    Returns:
+        The task.
+
+    Raises:
+        ValueError: a task of this name exists, and ``replace`` is False.
+
+    """
     if task.name in TASKS and not replace:
         raise ValueError(
-            f"there is a task {task.name!r} already: choose another name or pass replace=True"
+            f"task {task.name!r} already exists; choose another name or pass replace=True"
         )
     TASKS[task.name] = task
     # Experiments of this task take their defaults from here.
@@ -124,10 +150,10 @@ def register_task(task: Task, *, replace: bool = False) -> Task:
 
 
 def get_task(name: str) -> Task:
-    """Return the task of a name.
+    """Return a task by its name.
 
     Raises:
-        ValueError: No task has this name; the message suggests similar names.
+        ValueError: no task has this name; the message suggests similar names.
 
     >>> get_task("logistic-minst")
     Traceback (most recent call last):

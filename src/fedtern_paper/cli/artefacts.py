@@ -20,7 +20,7 @@ from fedtern.cli import console
 from fedtern.core.names import look_up
 from fedtern.report import join_words, method_label
 from fedtern.runs import Experiment, titles
-from fedtern.transports.local import cores
+from fedtern.transports.local import available_cores
 from fedtern_paper.artefact import OPTIONS, Artefact, Table
 from fedtern_paper.catalogue import ARTEFACTS
 from fedtern_paper.judgements import verdicts
@@ -124,7 +124,7 @@ def list_artefacts(
 
 def _duration(cells: Sequence[Experiment], run_times: RunTimes, workers: int | None) -> int:
     """Return the expected seconds for some runs."""
-    parallel = max(min(workers or cores(), len(cells)), 1)
+    parallel = max(min(workers or available_cores(), len(cells)), 1)
     return math.ceil(sum(run_times.seconds(cell) for cell in cells) / parallel)
 
 

@@ -26,7 +26,7 @@ from fedtern.transports.flower.metrics import weight_of
 from fedtern.transports.flower.run_totals import RunTotals
 from fedtern.transports.flower.session import Session
 from fedtern.transports.local.federation import Exchange, Federation, UploadSize
-from fedtern.transports.local.trainers import cores
+from fedtern.transports.local.trainers import available_cores
 
 T = TypeVar("T")
 _TIMEOUT = 3600.0
@@ -60,7 +60,7 @@ class Simulation:
                 backend_config={
                     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
                     "init_args": {
-                        "num_cpus": cores(),
+                        "num_cpus": available_cores(),
                         "include_dashboard": False,
                         "logging_level": "error",
                         "log_to_driver": False,

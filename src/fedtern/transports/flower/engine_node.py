@@ -21,7 +21,7 @@ from fedtern.training.tasks import get_task
 from fedtern.transports.flower.federation_spec import FederationSpec
 from fedtern.transports.flower.mod import request_in
 from fedtern.transports.flower.node import Node, Worked
-from fedtern.transports.local.trainers import choose_trainer, prepare
+from fedtern.transports.local.trainers import choose_trainer, make_local_training
 
 _TRAINING = "training"  # key of the record, and of the snapshot in it
 
@@ -44,7 +44,7 @@ def _prepared(
     model = FlatModel(task.build(seed))
     terms = Terms(model.layout, what.make_method())
     examples, split = task.examples(dataset), environment.split_dataset(dataset, seed)
-    local = prepare(model, examples, split, terms, environment, what.sgd, seed)
+    local = make_local_training(model, examples, split, terms, environment, what.sgd, seed)
     return choose_trainer(local, workers=0), local, model.weights, terms
 
 

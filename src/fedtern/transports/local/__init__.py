@@ -3,6 +3,6 @@
 from fedtern.transports.local.federation import Federation
 from fedtern.transports.local.launch import train_run
 from fedtern.transports.local.simulation import Simulation, simulate
-from fedtern.transports.local.trainers import cores
+from fedtern.transports.local.trainers import available_cores
 
-__all__ = ["Federation", "Simulation", "cores", "simulate", "train_run"]
+__all__ = ["Federation", "Simulation", "available_cores", "simulate", "train_run"]

@@ -24,8 +24,8 @@ from fedtern.federation.meter import Meter, Traffic
 from fedtern.runs import Evaluation
 from fedtern.training.examples import Examples
 from fedtern.training.flat import FlatModel
-from fedtern.transports.local.client_states import States, Vectors
-from fedtern.transports.local.trainers import choose_trainer, prepare
+from fedtern.transports.local.client_states import ClientStates, Vectors
+from fedtern.transports.local.trainers import choose_trainer, make_local_training
 
 _FEEDBACK = "feedback."  # prefix of the arrays of a client's feedback state
 _VELOCITY = "training.velocity"
@@ -105,11 +105,13 @@ class Federation:
         self.split = split
         self.seed = seed
         self.server = Server(model.weights, method, model.layout, seed=seed)
-        local = prepare(model, examples, split, self.server.terms, environment, sgd, seed)
+        local = make_local_training(
+            model, examples, split, self.server.terms, environment, sgd, seed
+        )
         self.trainer = choose_trainer(local, workers)
         self.witness = Client(_WITNESS, method, model.layout, model.weights)
         self.meter = Meter()
-        self._states = States(memory_bytes, spill_directory)
+        self._states = ClientStates(memory_bytes, spill_directory)
         self._sizes = split.sizes
         self._rounds = np.zeros(len(split), np.int64)  # round of each client's replica
         self._batches = np.zeros(len(split), np.int64)  # batches that each client has trained on
@@ -122,7 +124,7 @@ class Federation:
     @property
     def clients_on_disk(self) -> int:
         """Number of clients whose residual and momentum are on disk."""
-        return self._states.spilled
+        return self._states.num_spilled
 
     def step(self) -> None:
         """Run one round: the cohort downloads, trains and uploads, and the server broadcasts."""
@@ -269,7 +271,7 @@ class Federation:
         self._rounds = snapshot.arrays["rounds"].copy()
         self._batches = snapshot.arrays["batches"].copy()
         self._states.close()
-        self._states = States(self._states.limit, self._states.directory)
+        self._states = ClientStates(self._states.limit, self._states.directory)
         for client, vectors in _vectors_by_client(snapshot):
             self._states.put(client, vectors)
         meter = snapshot.meta["meter"]

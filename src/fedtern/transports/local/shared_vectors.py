@@ -11,62 +11,78 @@ import numpy as np
 from fedtern.core.errors import FedternError
 from fedtern.core.layout import Vector
 
-_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # the mmap module does not name it
+# Not a constant of the mmap module: pages get memory when they are first written.
+_MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
 
 
-class Blocks:
-    """Vectors of one size, which are given out and come back when nobody holds them any more.
+class SharedVectors:
+    """A pool of vectors of one size in shared memory.
 
-    They must be there before processes are forked. So there is an address for every vector that
-    anybody may ever want, and memory only for those that have been written to.
+    ``take`` returns a vector, which goes back to the pool when no reference to it is left. The
+    memory must exist before processes are forked, so the pool reserves addresses for all vectors;
+    only vectors that have been written to occupy memory.
+
+    Args:
+        size: number of float32 values in a vector.
+        count: number of vectors.
+
+    Raises:
+        OSError: the system does not allow to reserve that much memory.
+
     """
 
     def __init__(self, size: int, count: int) -> None:
         self.size = size
-        self._bytes = -(-max(4 * size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
-        flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS
-        self._memory = mmap.mmap(-1, count * self._bytes, flags=flags | _NO_RESERVE)
-        self._free: list[int] = []
-        self._unused, self._count = 0, count
-        self._numbers: dict[int, int] = {}  # of those that are taken, by their identity
+        self._count = count
+        self._stride = -(-max(4 * size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE  # bytes
+        flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        self._memory = mmap.mmap(-1, count * self._stride, flags=flags)
+        self._never_taken = 0  # vectors from this index on have no memory yet
+        self._returned: list[int] = []
+        self._index_by_id: dict[int, int] = {}  # of the vectors that are taken
 
-    def __getitem__(self, number: int) -> Vector:
-        """A vector by its number, whoever holds it."""
-        return np.frombuffer(self._memory, np.float32, self.size, number * self._bytes)
+    def __getitem__(self, index: int) -> Vector:
+        """Return a view of a vector, taken or not."""
+        return np.frombuffer(self._memory, np.float32, self.size, index * self._stride)
 
     def take(self) -> Vector:
-        """A vector that nobody else holds, with anything in it."""
-        if self._free:
-            number = self._free.pop()
-        elif self._unused < self._count:
-            number, self._unused = self._unused, self._unused + 1
+        """Return a vector that is not in use, with undefined content.
+
+        Raises:
+            FedternError: all vectors are in use.
+
+        """
+        if self._returned:
+            index = self._returned.pop()
+        elif self._never_taken < self._count:
+            index = self._never_taken
+            self._never_taken += 1
         else:
             raise FedternError(
-                f"all {self._count} vectors that processes share are held by somebody; go on with"
-                " --workers 0"
+                f"All {self._count} shared vectors are in use; continue with --workers 0"
             )
-        vector = self[number]
-        # Every view of it, and every view of a view, holds this very object.
-        weakref.finalize(vector, self._give_back, id(vector)).atexit = False
-        self._numbers[id(vector)] = number
+        vector = self[index]
+        # All views of the vector keep a reference to this object.
+        weakref.finalize(vector, self._put_back, id(vector)).atexit = False
+        self._index_by_id[id(vector)] = index
         return vector
 
-    def _give_back(self, vector: int) -> None:
-        self._free.append(self._numbers.pop(vector))
+    def _put_back(self, vector_id: int) -> None:
+        self._returned.append(self._index_by_id.pop(vector_id))
 
     @property
-    def left(self) -> int:
-        """How many there are to be taken."""
-        return len(self._free) + self._count - self._unused
+    def available(self) -> int:
+        """The number of vectors that are not in use."""
+        return len(self._returned) + self._count - self._never_taken
 
     def adopt(self, vector: Vector) -> Vector:
-        """The vector itself if it was taken from here, else one with the same in it."""
-        if id(vector) in self._numbers:
+        """Return the vector if it was taken from this pool, else a copy in the pool."""
+        if id(vector) in self._index_by_id:
             return vector
-        ours = self.take()
-        ours[...] = vector
-        return ours
+        shared = self.take()
+        shared[...] = vector
+        return shared
 
-    def number(self, vector: Vector) -> int:
-        """The number of a vector that was taken from here."""
-        return self._numbers[id(vector)]
+    def index(self, vector: Vector) -> int:
+        """Return the index of a vector that was taken from this pool."""
+        return self._index_by_id[id(vector)]

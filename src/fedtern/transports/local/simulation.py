@@ -1,4 +1,4 @@
-"""``simulate``: anybody's model and data in a federation, in one call."""
+"""Simulate a federation with one call."""
 
 from __future__ import annotations
 
@@ -40,16 +40,32 @@ def simulate(
     memory_bytes: int | None = None,
     workers: int | None = None,
 ) -> Simulation:
-    """Train a federation, and say where it stands at every evaluation.
+    """Simulate a federation; iterate over the result to train it.
 
-    ``model`` is a module, with the ``Dataset`` to train it on as ``data``; or the name of a task,
-    with the directory that its dataset is in. What is sent is sparse ternary compression unless
-    ``method`` says otherwise, who takes part with which data the paper's base configuration unless
-    ``environment`` does. ``iterations`` are those of a client that always takes part; the model is
-    tested every ``evaluate_every`` of them, by default fifty times. Residuals and momentum past
-    ``memory_bytes`` are kept on disk. Clients train in so many ``workers`` at the same time, by
-    default as many as there are cores where that is faster, each with one thread of torch. A module
-    that is handed in stays as it is: what it became are the ``weights`` of what is returned.
+    Args:
+        model: a module, which stays unchanged, or the name of a task.
+        data: the ``Dataset`` of a module, or the data directory of a task.
+        method: the compression method; by default ``stc()``.
+        environment: clients and their data; by default the paper's base configuration.
+        iterations: local iterations of a client that participates in every round; by default the
+            task's. Required for a module.
+        learning_rate: learning rate of SGD; by default the task's. Required for a module.
+        momentum: momentum of SGD; by default the task's, or 0 for a module.
+        weight_decay: weight decay of SGD; by default the task's, or 0 for a module.
+        augment: random change to training batches; only for a module.
+        transform: change to all batches; only for a module.
+        evaluate_every: iterations between two evaluations; by default there are 50 evaluations.
+        seed: seed of all randomness.
+        device: torch device to train on.
+        memory_bytes: memory for the clients' residuals and momentum; beyond it, they are on disk.
+        workers: number of processes that train clients; by default the number of cores, if that
+            is faster than one process.
+
+    Returns:
+        An iterator over evaluations. Its ``weights`` are those of the trained model.
+
+    Raises:
+        ValueError: an argument is invalid.
 
     >>> simulation = simulate("logistic-digits", iterations=40, evaluate_every=20)
     >>> rounds = list(simulation)
@@ -64,7 +80,7 @@ def simulate(
         task, dataset = _named_task(model, data, augment, transform)
     else:
         task, dataset = _own_task(model, data, iterations, learning_rate, augment, transform)
-    total = int(_given(iterations, task.iterations))
+    total = int(_or_default(iterations, task.iterations))
     if total < 1 or (evaluate_every is not None and evaluate_every < 1):
         raise ValueError(
             f"iterations and evaluate_every must be at least 1, got {total} and {evaluate_every}"
@@ -75,9 +91,9 @@ def simulate(
         method or stc(),
         environment or Environment(),
         Sgd(
-            _given(learning_rate, task.learning_rate),
-            _given(momentum, task.momentum),
-            _given(weight_decay, task.weight_decay),
+            _or_default(learning_rate, task.learning_rate),
+            _or_default(momentum, task.momentum),
+            _or_default(weight_decay, task.weight_decay),
         ),
         seed=seed,
         device=device,
@@ -88,29 +104,30 @@ def simulate(
 
 
 class Simulation(Iterator[Evaluation]):
-    """A federation that trains for as long as somebody asks where it stands."""
+    """Iterator over the evaluations of a federation, which trains between them."""
 
     def __init__(self, federation: Federation, iterations: int, evaluate_every: int) -> None:
         self._federation = federation
-        self._rounds = _played(federation, iterations, evaluate_every)
+        self._evaluations = _train(federation, iterations, evaluate_every)
 
     def __next__(self) -> Evaluation:
-        """Train until the next evaluation."""
-        return next(self._rounds)
+        """Train until the next evaluation and return it."""
+        return next(self._evaluations)
 
     @property
     def weights(self) -> dict[str, Vector]:
-        """Copies of the model's parameters as they are now, by name."""
+        """Copies of the model's current parameters by name."""
         server = self._federation.server
         return server.terms.layout.unflatten(server.weights.copy())
 
     def close(self) -> None:
-        """End the processes that train, if nobody is to ask again."""
-        self._rounds.close()
-        self._federation.close()  # which rounds that nobody has asked for have not begun to guard
+        """Stop training and its worker processes."""
+        self._evaluations.close()
+        # A generator that was never started does not run its ``with`` block.
+        self._federation.close()
 
 
-def _played(
+def _train(
     federation: Federation, iterations: int, evaluate_every: int
 ) -> Generator[Evaluation, None, None]:
     with closing(federation):
@@ -132,7 +149,23 @@ def federate(
     workers: int | None = None,
     make: Callable[..., Federation] = Federation,
 ) -> Federation:
-    """A federation at its first round; ``split`` saves dealing once more what has been dealt."""
+    """Make the federation of a task, before its first round.
+
+    Args:
+        task: gives the model and its examples.
+        dataset: the dataset.
+        method: the compression method.
+        environment: clients and their data.
+        sgd: hyperparameters.
+        seed: seed of all randomness.
+        device: torch device to train on.
+        split: the split of the dataset, if it was made already.
+        memory_bytes: memory for the clients' residuals and momentum; beyond it, they are on disk.
+        spill_directory: directory of the file on disk.
+        workers: number of processes that train clients; None chooses it.
+        make: the class of the federation.
+
+    """
     return make(
         FlatModel(task.build(seed), device),
         task.examples(dataset, device),
@@ -148,7 +181,7 @@ def federate(
 
 
 def _check_kinds(method: object, environment: object) -> None:
-    """Refuse what only looks like a method or an environment."""
+    """Raise if an argument has the wrong type; names of methods are a common mistake."""
     if not isinstance(method, Method | None):
         known = isinstance(method, str) and method in METHODS
         example = f"METHODS[{method!r}]()" if known else "stc()"
@@ -165,17 +198,19 @@ def _named_task(
 ) -> tuple[Task, Dataset]:
     task = get_task(name)
     if isinstance(data, Dataset):
-        raise ValueError(f"task {name!r} has a dataset of its own: pass its directory, or a module")
+        raise ValueError(
+            f"task {name!r} has its own dataset; pass the data directory, or a module and a Dataset"
+        )
     if not isinstance(data, str | PathLike | None):
         raise ValueError(
-            f"data of task {name!r} must be the directory of its dataset, got {data!r}: pass what"
-            " else there is by its name, like method=..."
+            f"data of task {name!r} must be a data directory, got {data!r}; pass other arguments by"
+            " name, for example method=..."
         )
-    for argument, given in (("augment", augment), ("transform", transform)):
-        if given is not None:
+    for argument, value in (("augment", augment), ("transform", transform)):
+        if value is not None:
             raise ValueError(
-                f"{argument} is for a module and its Dataset, task {name!r} says itself what is"
-                f" done to its examples: leave out {given!r}"
+                f"{argument} must not be set for task {name!r}, which has its own; leave it out, or"
+                " pass a module and a Dataset"
             )
     return task, task.load(data)
 
@@ -191,14 +226,14 @@ def _own_task(
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a module or the name of a task, got {model!r}")
     if not isinstance(data, Dataset):
-        raise ValueError("a model of your own needs a Dataset as data: Dataset(name, inputs, ...)")
+        raise ValueError("a module needs a Dataset as data, for example Dataset(name, inputs, ...)")
     if iterations is None or learning_rate is None:
-        raise ValueError("a model of your own needs iterations and learning_rate")
+        raise ValueError("a module needs iterations and learning_rate")
     task = Task(
         "own", data, lambda: model, learning_rate, iterations, augment=augment, transform=transform
     )
     return task, data
 
 
-def _given(value: float | None, default: float) -> float:
+def _or_default(value: float | None, default: float) -> float:
     return default if value is None else value

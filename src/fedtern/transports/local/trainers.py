@@ -1,4 +1,4 @@
-"""Who trains the clients of a simulation: this process, or several."""
+"""Choose how the clients of a simulation are trained: in this process or in several."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from fedtern.data import Split
 from fedtern.data.environment import Environment
 from fedtern.data.hyperparameters import Sgd
 from fedtern.federation.client_session import Trainer
-from fedtern.training.batched_mlp import StackTraining
+from fedtern.training.batched_mlp import BatchedMlpTraining
 from fedtern.training.examples import Examples
 from fedtern.training.flat import FlatModel
 from fedtern.training.local_training import LocalTraining
 from fedtern.transports.local.workers import ParallelTraining
 
-_SMALL = 20_000  # parameters below which a message to another process takes longer than a step
-_LARGE = 100_000  # parameters from which on a cohort's vectors take more memory than time is saved
+# Below this number of parameters, a message to another process takes longer than a step.
+_SMALL = 20_000
+# From this number of parameters on, batched training in a worker needs too much shared memory.
+_LARGE = 100_000
 
 
-def prepare(
+def make_local_training(
     model: FlatModel,
     examples: tuple[Examples, Examples],
     split: Split,
@@ -31,49 +33,68 @@ def prepare(
     sgd: Sgd,
     seed: int,
 ) -> LocalTraining:
-    """How clients train under a federation's terms, on whichever engine."""
+    """Return the training of single clients in a federation, for any transport.
+
+    Args:
+        model: the model.
+        examples: training and test examples.
+        split: the training examples of each client.
+        terms: the federation's method and layout.
+        environment: gives the batch size.
+        sgd: hyperparameters. The momentum is ignored if the method's feedback rule has its own.
+        seed: seed of the experiment.
+
+    """
     method = terms.method
-    own = method.momentum == "feedback"  # training then has none of its own
+    momentum_in_feedback = method.momentum == "feedback"
     return LocalTraining(
         model,
         examples,
         split,
-        replace(sgd, momentum=0.0) if own else sgd,
+        replace(sgd, momentum=0.0) if momentum_in_feedback else sgd,
         batch_size=environment.batch_size,
         local_steps=method.local_steps,
-        observe=method.up.feedback.observes,
-        restriction=lambda i, t: Uplink(i, terms, seed).restriction(t),
+        example_moments=method.up.feedback.observes,
+        restriction=lambda client, round: Uplink(client, terms, seed).restriction(round),
         seed=seed,
     )
 
 
 def choose_trainer(local: LocalTraining, workers: int | None = None) -> Trainer:
-    """The fastest trainer for a model; ``workers`` is a number of processes, by default of cores.
+    """Return the fastest trainer for a model.
 
-    Where they cannot be forked, there is only this one.
+    ``BatchedMlpTraining`` and ``LocalTraining`` round differently. The choice between them depends
+    only on the model, so that an experiment gives the same bytes for any number of workers.
 
-    What a stack of linear layers computes is the same up to rounding only: it is chosen by the
-    model alone, so that an experiment gives the same bytes whatever ``workers`` is.
+    Args:
+        local: the training of single clients.
+        workers: number of processes; None chooses the number of cores where that is faster. It is
+            ignored where processes cannot be forked.
+
+    Raises:
+        ValueError: ``workers`` is negative.
+
     """
     if workers is not None and workers < 0:
         raise ValueError(f"workers must not be negative, got {workers}")
-    training = StackTraining(local) if StackTraining.suits(local) else local
-    size, together = local.model.layout.size, training.together > 1
-    if not _can_fork(local) or (together and size >= _LARGE):
+    training = BatchedMlpTraining(local) if BatchedMlpTraining.supports(local) else local
+    batched = training.together > 1
+    size = local.model.layout.size
+    if not _can_fork(local) or (batched and size >= _LARGE):
         return training
     if workers is None:
-        workers = cores() if together or size >= _SMALL else 0
+        workers = available_cores() if batched or size >= _SMALL else 0
     return ParallelTraining(training, workers) if workers > 1 else training
 
 
 def _can_fork(local: LocalTraining) -> bool:
-    """Whether other processes can train this model, with data that they share with this one."""
-    alone = multiprocessing.current_process().daemon  # one of somebody's pool has no children
-    return sys.platform == "linux" and local.model.flat.device.type == "cpu" and not alone
+    """Return whether forked processes can train this model with the data of this process."""
+    daemon = multiprocessing.current_process().daemon  # daemons must not have children
+    return sys.platform == "linux" and local.model.flat.device.type == "cpu" and not daemon
 
 
-def cores() -> int:
-    """How many cores this process may use."""
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,243 +1,445 @@
-"""Clients in several processes: as many train at the same time as there are cores."""
+"""Train clients in forked processes, as many at the same time as there are cores.
+
+The parent writes requests to one pipe that all workers read; a free worker takes the next one. A
+request has a fixed size below ``PIPE_BUF``, so that reads and writes of one are atomic. Requests
+that belong together need more than one read, so there is only one worker then. Each worker replies
+through its own pipe. Weights, velocities and deltas are in shared memory; pipes carry only numbers.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import selectors
+import signal
+import struct
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import IntEnum
 from itertools import islice
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from typing import NamedTuple
+
+import torch
 
 from fedtern.core.errors import FedternError
 from fedtern.core.layout import Vector
 from fedtern.federation.client_session import Job, Outcome
-from fedtern.training.batched_mlp import StackTraining
+from fedtern.training.batched_mlp import BatchedMlpTraining
 from fedtern.training.local_training import LocalTraining
-from fedtern.transports.local.shared_vectors import Blocks
-from fedtern.transports.local.worker import (
-    CHUNK,
-    END,
-    EVALUATE,
-    ORDER,
-    ORDER_LENGTH,
-    TRAIN,
-    Chunks,
-    work,
-)
+from fedtern.transports.local.shared_vectors import SharedVectors
 
-_AHEAD = 2  # orders for each worker: the next one is there when it has done the first
-_FOR_A_JOB = 4  # vectors: the velocity before and after, delta, moments
-_HELD = 3  # vectors that a client may be remembered by; more are kept elsewhere
-_SHARES = 8  # of a test for each worker, so that all end at about the same time
+_TEST_CHUNK = 1000  # test examples in a forward pass
+_REQUESTS_PER_WORKER = 2  # so that the next request is there when a worker has finished one
+_VECTORS_PER_JOB = 4  # old velocity, delta, new velocity, moments
+_VECTORS_PER_CLIENT = 3  # that stay in shared memory between rounds; others are copied
+_SHARES_PER_WORKER = 8  # of the test examples, so that all workers end at about the same time
 
 
-_Held = tuple[Outcome, Vector | None] | None  # where a job writes, and what it reads
+# Requests and replies.
+
+
+class Kind(IntEnum):
+    """What a request asks for."""
+
+    TRAIN = 0
+    EVALUATE = 1
+    STOP = 2
+
+
+# kind, number, count, and seven arguments:
+#   TRAIN: client, position, round, and the indices of the shared vectors: old velocity, delta, new
+#     velocity, moments (-1 for none);
+#   EVALUATE: a share of the test examples, the number of shares.
+_ARGUMENTS = 7
+_REQUEST = struct.Struct(f"<{3 + _ARGUMENTS}q")
+
+
+class ChunkResult(NamedTuple):
+    """The evaluation of one chunk of test examples."""
+
+    number: int
+    loss: float  # sum over the examples
+    correct: float  # number of correct predictions
+
+
+class _Reply(NamedTuple):
+    """A worker's reply to requests that belong together; ``number`` is that of the first."""
+
+    number: int
+    num_requests: int
+    result: list[ChunkResult] | Exception
+
+
+def _pack(kind: Kind, number: int, count: int, arguments: Sequence[int]) -> bytes:
+    padding = [0] * (_ARGUMENTS - len(arguments))
+    return _REQUEST.pack(kind, number, count, *arguments, *padding)
+
+
+# The worker's side.
+
+
+class _RequestPipe(NamedTuple):
+    read: int
+    write: int
+
+
+def work(
+    training: LocalTraining | BatchedMlpTraining,
+    weights: Vector,
+    vectors: SharedVectors,
+    requests: _RequestPipe,
+    replies: Connection,
+    inherited: list[Connection],
+    core: int | None,
+) -> None:
+    """Serve requests until one says stop or the parent has ended.
+
+    Args:
+        training: trains the jobs.
+        weights: the weights to start from, in shared memory.
+        vectors: the shared vectors of jobs.
+        requests: descriptors of the pipe of requests.
+        replies: the connection for replies.
+        inherited: connections of the parent, to be closed in this process.
+        core: the core to run on; None for any.
+
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides
+    # An open copy of the writing end would keep the pipe alive after the parent has ended.
+    os.close(requests.write)
+    for connection in inherited:
+        connection.close()
+    torch.set_num_threads(1)
+    if core is not None:
+        # The parent interrupts workers; without this, they would move to cores with cold caches.
+        os.sched_setaffinity(0, {core})
+    local = training.local
+    local.model.share_memory(weights)
+    while request := os.read(requests.read, _REQUEST.size):
+        kind, number, count, *arguments = _REQUEST.unpack(request)
+        if kind == Kind.STOP:
+            return
+        result: list[ChunkResult] | Exception = []
+        try:
+            if kind == Kind.TRAIN:
+                more = _REQUEST.iter_unpack(_read(requests.read, (count - 1) * _REQUEST.size))
+                jobs = [_job(vectors, *each) for each in (arguments, *(m[3:] for m in more))]
+                training.train_into(*zip(*jobs, strict=True))
+            else:
+                result = evaluate_share(local, *arguments[:2])
+        except Exception as error:
+            result = _picklable(error)
+        try:
+            replies.send(_Reply(number, count, result))
+        except OSError:
+            return  # the parent has ended
+
+
+def _read(descriptor: int, size: int) -> bytes:
+    """Read a number of bytes, in as many reads as it takes."""
+    data = b""
+    while len(data) < size and (part := os.read(descriptor, size - len(data))):
+        data += part
+    return data
+
+
+def _job(
+    vectors: SharedVectors, client: int, position: int, round: int, *indices: int
+) -> tuple[Job, Outcome]:
+    """Return the job of a request, and the arrays for its outcome."""
+    old_velocity, delta, velocity, moments = indices
+    return (
+        Job(client, position, round, _vector(vectors, old_velocity)),
+        Outcome(vectors[delta], _vector(vectors, velocity), _vector(vectors, moments)),
+    )
+
+
+def _vector(vectors: SharedVectors, index: int) -> Vector | None:
+    return None if index < 0 else vectors[index]
+
+
+def evaluate_share(local: LocalTraining, share: int, shares: int) -> list[ChunkResult]:
+    """Evaluate one of several shares of the test examples."""
+    return [
+        ChunkResult(share + i * shares, *local.model.evaluate_batch(*batch))
+        for i, batch in enumerate(local.test_examples.chunks(_TEST_CHUNK, share, shares))
+    ]
+
+
+def _picklable(error: Exception) -> Exception:
+    """Return the error, or one with its text if it cannot be pickled."""
+    try:
+        copy: Exception = pickle.loads(pickle.dumps(error))
+    except Exception:
+        return FedternError(f"{type(error).__name__}: {error}")
+    return copy
+
+
+# The parent's side.
 
 
 @dataclass(frozen=True, eq=False)
 class _Worker:
     process: BaseProcess
-    pipe: Connection
+    replies: Connection
+
+
+@dataclass(frozen=True, eq=False)
+class _Buffers:
+    """The shared vectors of a job; referenced here until a worker has replied."""
+
+    outcome: Outcome
+    old_velocity: Vector | None
+
+
+class _Finished(NamedTuple):
+    """A request that a worker has finished."""
+
+    number: int
+    buffers: _Buffers | None
+    chunks: list[ChunkResult]
 
 
 class ParallelTraining:
-    """A ``Trainer`` of forked processes, each with a copy of the model and one thread of torch.
+    """A ``Trainer`` with forked processes, each with a copy of the model and one torch thread.
 
-    Data is shared with the parent, and so are weights, velocities and deltas, which stay where
-    they are for as long as anybody wants them: through pipes go only numbers. The result is bit for
-    bit that of ``training`` with one thread, whatever the number of workers. Clients of small
-    models train together, in a single worker: what it is good for is that the parent need not wait.
+    The result is bit for bit that of ``training`` with one thread, for any number of workers. A
+    trainer that trains clients together gets a single worker; its advantage is that the parent
+    can do other work meanwhile.
+
+    Args:
+        training: trains the jobs in each worker.
+        workers: number of processes.
+
     """
 
-    def __init__(self, training: LocalTraining | StackTraining, workers: int) -> None:
-        self.local = local = training.local
+    def __init__(self, training: LocalTraining | BatchedMlpTraining, workers: int) -> None:
+        self.local = training.local
         self.together = training.together
-        workers = 1 if self.together > 1 else workers
-        size = local.model.layout.size
-        self._weights = Blocks(size, 1)[0]
-        self._ahead = _AHEAD * workers
-        self._spares = _FOR_A_JOB * self._ahead * self.together
-        self._blocks = _reserve(size, len(local.split), self._spares)
-        self._given: dict[int, _Held] = {}  # by the orders' numbers: what must stay where it is
-        self._number = 0
-        reading, self._orders = os.pipe()
-        context = multiprocessing.get_context("fork")
+        if self.together > 1:
+            workers = 1
+        size = self.local.model.layout.size
+        self._weights = SharedVectors(size, 1)[0]
+        self._max_requests = _REQUESTS_PER_WORKER * workers
+        self._reserved = _VECTORS_PER_JOB * self._max_requests * self.together
+        self._vectors = _shared_vectors(size, len(self.local.split), self._reserved)
+        self._pending: dict[int, _Buffers | None] = {}  # by number of the request
+        self._next_number = 0
         self._workers: list[_Worker] = []
         self._selector = selectors.DefaultSelector()
-        parts = (os.getpid(), self._orders, self._workers, self._selector)
-        self._end = weakref.finalize(self, _end, *parts)
+        pipe = _RequestPipe(*os.pipe())
+        self._requests = pipe.write
+        self._stop = weakref.finalize(
+            self, _stop, os.getpid(), pipe.write, self._workers, self._selector
+        )
         try:
             for core in _cores_for(workers):
-                ours, theirs = context.Pipe()
-                others = [worker.pipe for worker in self._workers] + [ours]
-                orders = (reading, self._orders)
-                arguments = (training, self._weights, self._blocks, orders, theirs, others, core)
-                process = context.Process(target=work, args=arguments, daemon=True)
-                process.start()
-                theirs.close()
-                self._workers.append(_Worker(process, ours))
-                self._selector.register(ours, selectors.EVENT_READ, self._workers[-1])
+                self._start_worker(training, pipe, core)
         finally:
-            os.close(reading)
+            os.close(pipe.read)
+
+    def _start_worker(
+        self, training: LocalTraining | BatchedMlpTraining, requests: _RequestPipe, core: int | None
+    ) -> None:
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        inherited = [*(worker.replies for worker in self._workers), ours]
+        process = context.Process(
+            target=work,
+            args=(training, self._weights, self._vectors, requests, theirs, inherited, core),
+            daemon=True,
+        )
+        process.start()
+        theirs.close()
+        worker = _Worker(process, ours)
+        self._workers.append(worker)
+        self._selector.register(ours, selectors.EVENT_READ, worker)
 
     def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        """What becomes of each job, in their order; all start from the same weights.
+        """Return the outcomes of jobs, in order; all start from the same weights.
 
-        They begin at once: whoever asks for the first outcome later can do something else first.
+        Workers start before this returns, so the caller can do other work before it asks for the
+        first outcome.
         """
-        self._forget()
+        self._drain()
         self._weights[...] = weights
-        waiting = iter(jobs)
-        first = self._number
-        self._keep_busy(waiting)
-        return self._outcomes(waiting, first)
+        remaining = iter(jobs)
+        first = self._next_number
+        self._send_jobs(remaining)
+        return self._outcomes(remaining, first)
 
-    def _outcomes(self, waiting: Iterator[Job], following: int) -> Iterator[Outcome]:
+    def _outcomes(self, remaining: Iterator[Job], number: int) -> Iterator[Outcome]:
+        """Yield outcomes in the order of their requests, from a number on."""
         done: dict[int, Outcome] = {}
-        while done or self._given:
-            while following in done:
-                yield done.pop(following)
-                following += 1
-            heard = self._hear() if self._given else []
-            done |= {number: self._spare(held[0]) for number, held, _ in heard if held is not None}
-            del heard  # and with it the vectors that have been copied, for there may be few
-            self._keep_busy(waiting)
+        while done or self._pending:
+            while number in done:
+                yield done.pop(number)
+                number += 1
+            finished = self._receive() if self._pending else []
+            done |= {
+                each.number: self._released(each.buffers.outcome)
+                for each in finished
+                if each.buffers is not None
+            }
+            # The last references to vectors that were copied: the next jobs may need them.
+            del finished
+            self._send_jobs(remaining)
 
-    def _keep_busy(self, waiting: Iterator[Job]) -> None:
-        """Give orders until there are as many as there may be, or no more jobs."""
-        while len(self._given) <= (self._ahead - 1) * self.together and self._give(waiting):
-            pass
+    def _send_jobs(self, remaining: Iterator[Job]) -> None:
+        """Send jobs until workers have enough requests or no job is left."""
+        while len(self._pending) <= (self._max_requests - 1) * self.together:
+            jobs = list(islice(remaining, self.together))
+            if not jobs:
+                return
+            self._send(Kind.TRAIN, [self._request(job) for job in jobs])
 
-    def _give(self, waiting: Iterator[Job]) -> bool:
-        """Have more jobs done; False where there are none."""
-        moves, take = bool(self.local.sgd.momentum), self._blocks.take
-        turns = []
-        for job in islice(waiting, self.together):
-            before = None if job.velocity is None or not moves else self._blocks.adopt(job.velocity)
-            observed = take() if self.local.observe else None
-            outcome = Outcome(take(), take() if moves else None, observed)
-            places = [-1 if v is None else self._blocks.number(v) for v in (before, *outcome)]
-            turns.append(((outcome, before), (job.client, job.position, job.round, *places)))
-        if turns:
-            self._order(TRAIN, turns)
-        return bool(turns)
+    def _request(self, job: Job) -> tuple[_Buffers, tuple[int, ...]]:
+        """Allocate the shared vectors of a job; return them with the request's arguments."""
+        take = self._vectors.take
+        momentum = bool(self.local.sgd.momentum)
+        old_velocity = None
+        if momentum and job.velocity is not None:
+            old_velocity = self._vectors.adopt(job.velocity)
+        moments = take() if self.local.example_moments else None
+        outcome = Outcome(take(), take() if momentum else None, moments)
+        indices = [
+            -1 if vector is None else self._vectors.index(vector)
+            for vector in (old_velocity, *outcome)
+        ]
+        return _Buffers(outcome, old_velocity), (job.client, job.position, job.round, *indices)
 
-    def _spare(self, outcome: Outcome) -> Outcome:
-        """An outcome where it is, or elsewhere if its place is needed for another."""
-        if self._blocks.left >= self._spares:
+    def _released(self, outcome: Outcome) -> Outcome:
+        """Return the outcome, copied out of shared memory if the next jobs need the vectors."""
+        if self._vectors.available >= self._reserved:
             return outcome
-        delta, *others = outcome
-        return Outcome(delta.copy(), *(None if v is None else v.copy() for v in others))
+        delta, velocity, moments = outcome
+        return Outcome(
+            delta.copy(),
+            None if velocity is None else velocity.copy(),
+            None if moments is None else moments.copy(),
+        )
 
-    def _forget(self) -> None:
-        """Wait for what nobody has waited for."""
-        while self._given:
-            self._hear(careless=True)
+    def _drain(self) -> None:
+        """Wait for requests whose results nobody took, and ignore their errors."""
+        while self._pending:
+            self._receive(ignore_errors=True)
 
     def evaluate(self, weights: Vector) -> tuple[float, float]:
-        """Mean loss and accuracy over all test examples; who is free takes the next share."""
-        self._forget()
+        """Return mean loss and accuracy over all test examples."""
+        self._drain()
         self._weights[...] = weights
-        shares = min(-(-len(self.local.test) // CHUNK), _SHARES * len(self._workers))
+        num_examples = len(self.local.test_examples)
+        shares = min(-(-num_examples // _TEST_CHUNK), _SHARES_PER_WORKER * len(self._workers))
         for share in range(shares):
-            self._order(EVALUATE, [(None, (share, shares))])
-        chunks: Chunks = []
-        while self._given:
-            chunks += [chunk for _, _, told in self._hear() for chunk in told]
-        loss = correct = 0.0
-        # In the order of the chunks, as one process would have added them.
-        for _, its_loss, its_correct in sorted(chunks):
-            loss, correct = loss + its_loss, correct + its_correct
-        return loss / len(self.local.test), correct / len(self.local.test)
+            self._send(Kind.EVALUATE, [(None, (share, shares))])
+        chunks: list[ChunkResult] = []
+        while self._pending:
+            for finished in self._receive():
+                chunks += finished.chunks
+        loss = 0.0
+        correct = 0.0
+        # Sums of floats depend on the order: add like a single process.
+        for chunk in sorted(chunks):
+            loss += chunk.loss
+            correct += chunk.correct
+        return loss / num_examples, correct / num_examples
 
-    def _order(self, kind: int, turns: Sequence[tuple[_Held, tuple[int, ...]]]) -> None:
-        """Have something done together."""
-        if self._orders < 0:
-            raise FedternError("this federation has been closed: make another, or resume its run")
-        given, data = dict(enumerate((held for held, _ in turns), self._number)), b""
-        for number, (_, numbers) in zip(given, turns, strict=True):
-            rest = [0] * (ORDER_LENGTH - 3 - len(numbers))
-            data += ORDER.pack(kind, number, len(turns), *numbers, *rest)
-        # Before it is written: whoever is interrupted in between must not give a number twice.
-        self._given |= given
-        self._number += len(turns)
+    def _send(
+        self, kind: Kind, requests: Sequence[tuple[_Buffers | None, tuple[int, ...]]]
+    ) -> None:
+        """Send requests that one worker serves together."""
+        if self._requests < 0:
+            raise FedternError("This federation is closed; make a new one, or resume its run")
+        first = self._next_number
+        data = b"".join(
+            _pack(kind, number, len(requests), arguments)
+            for number, (_, arguments) in enumerate(requests, first)
+        )
+        # Before writing: an interrupt in between must not use a number twice.
+        self._pending.update(enumerate((buffers for buffers, _ in requests), first))
+        self._next_number += len(requests)
         try:
-            os.write(self._orders, data)
-        except OSError:  # there is nobody left to read it
-            raise self._died(self._workers[0]) from None
+            os.write(self._requests, data)
+        except OSError:  # no worker is left
+            raise self._death(self._workers[0]) from None
 
-    def _hear(self, *, careless: bool = False) -> list[tuple[int, _Held, Chunks]]:
-        """What workers have to say, once one has; if it is an error, it is raised or forgotten."""
-        found: list[tuple[int, _Held, Chunks]] = []
+    def _receive(self, *, ignore_errors: bool = False) -> list[_Finished]:
+        """Wait for replies; return the finished requests, or raise the first error."""
+        finished: list[_Finished] = []
         errors: list[Exception] = []
         for key, _ in self._selector.select():
             worker: _Worker = key.data
             try:
-                first, together, answer = worker.pipe.recv()
-                numbers = range(first, first + together)
-                done = [(number, self._given.pop(number)) for number in numbers]
+                reply: _Reply = worker.replies.recv()
+                numbers = range(reply.number, reply.number + reply.num_requests)
+                buffers = [self._pending.pop(number) for number in numbers]
             except (EOFError, OSError):
-                raise self._died(worker) from None
-            except BaseException:  # interrupted: who waited for this answer would wait for ever
+                raise self._death(worker) from None
+            except BaseException:
+                # Interrupted: the reply is lost, and waiting for it would never end.
                 self.close()
                 raise
-            if isinstance(answer, Exception):
-                errors.append(answer)
+            if isinstance(reply.result, Exception):
+                errors.append(reply.result)
             else:
-                found += [(number, held, answer) for number, held in done]
-        if errors and not careless:
+                finished += [
+                    _Finished(number, held, reply.result)
+                    for number, held in zip(numbers, buffers, strict=True)
+                ]
+        if errors and not ignore_errors:
             raise errors[0]
-        return found
+        return finished
 
-    def _died(self, worker: _Worker) -> FedternError:
+    def _death(self, worker: _Worker) -> FedternError:
         worker.process.join(1)
-        code = worker.process.exitcode
         return FedternError(
-            f"a worker process has died (exit code {code}): there may not be memory for"
-            f" {len(self._workers)} of them; go on with --workers 0"
+            f"A worker process died (exit code {worker.process.exitcode}); the memory may be too"
+            f" small for {len(self._workers)} workers: continue with --workers 0"
         )
 
     def close(self) -> None:
-        """End the processes, which would also end when nobody holds this any more."""
-        self._end()
-        self._orders = -1
-        self._given.clear()
+        """Stop the workers. They also stop when no reference to this object is left."""
+        self._stop()
+        self._requests = -1
+        self._pending.clear()
 
 
-def _end(
-    parent: int, orders: int, workers: Sequence[_Worker], selector: selectors.BaseSelector
+def _stop(
+    parent: int, requests: int, workers: Sequence[_Worker], selector: selectors.BaseSelector
 ) -> None:
-    ours = os.getpid() == parent  # or somebody has forked, and it is not for a copy to end them
-    if ours:
-        with suppress(OSError):  # closing is not enough: others may have a copy of the pipe
-            os.write(orders, len(workers) * ORDER.pack(END, *[0] * (ORDER_LENGTH - 1)))
-    os.close(orders)
+    in_parent = os.getpid() == parent  # a forked copy of the parent must not stop the workers
+    if in_parent:
+        # Closing the pipe is not enough: forked processes may have a copy of it.
+        with suppress(OSError):
+            os.write(requests, len(workers) * _pack(Kind.STOP, 0, 0, ()))
+    os.close(requests)
     selector.close()
     for worker in workers:
-        worker.pipe.close()
-    for worker in workers if ours else ():
-        worker.process.join(5)
-        if worker.process.is_alive():
-            worker.process.kill()
+        worker.replies.close()
+    if in_parent:
+        for worker in workers:
+            worker.process.join(5)
+            if worker.process.is_alive():
+                worker.process.kill()
 
 
 def _cores_for(workers: int) -> list[int | None]:
-    """A core for each worker, where there is exactly one for each."""
+    """Return a core for each worker if there are as many cores as workers, else None for each."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return [*cores] if len(cores) == workers else [None] * workers
 
 
-def _reserve(size: int, clients: int, least: int) -> Blocks:
-    """Room for what every client will remember, or for what is in work if there is none for that.
+def _shared_vectors(size: int, clients: int, reserved: int) -> SharedVectors:
+    """Return shared vectors for all clients, or only for pending jobs if memory is limited.
 
-    Some systems promise no more memory than they have.
+    Some systems do not reserve more memory than they have.
     """
     try:
-        return Blocks(size, _HELD * clients + least)
+        return SharedVectors(size, _VECTORS_PER_CLIENT * clients + reserved)
     except OSError:
-        return Blocks(size, least)
+        return SharedVectors(size, reserved)

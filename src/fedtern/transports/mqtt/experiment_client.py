@@ -16,7 +16,7 @@ from fedtern.store import DurableClient, Store
 from fedtern.store.files import write_atomic
 from fedtern.training.flat import FlatModel
 from fedtern.training.tasks import get_task
-from fedtern.transports.local.trainers import choose_trainer, prepare
+from fedtern.transports.local.trainers import choose_trainer, make_local_training
 from fedtern.transports.mqtt.client_loop import Delta
 
 
@@ -72,7 +72,9 @@ class ExperimentClient:
         )
         self.num_examples = int(split.sizes[client_id])
         examples = task.examples(dataset, device)
-        local = prepare(model, examples, split, client.terms, environment, experiment.sgd, seed)
+        local = make_local_training(
+            model, examples, split, client.terms, environment, experiment.sgd, seed
+        )
         self._trainer = choose_trainer(local, workers=0)
         self.client: ClientLike = client if store is None else DurableClient(client, store)
         self._session = ClientSession(client_id, client.terms.method)
