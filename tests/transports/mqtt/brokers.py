@@ -1,4 +1,4 @@
-"""Real brokers, which end with the test that wanted them."""
+"""Real brokers and processes that stop at the end of a test."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Mosquitto:
 
 
 class Processes:
-    """Processes by name, which end with the test and may be killed before."""
+    """Processes by name, all stopped at the end of the context."""
 
     def __init__(self) -> None:
         self.running: dict[str, subprocess.Popen] = {}

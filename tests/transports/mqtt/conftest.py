@@ -1,4 +1,4 @@
-"""A real broker for each test that wants one."""
+"""Fixture for a real broker."""
 
 from __future__ import annotations
 

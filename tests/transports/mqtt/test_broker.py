@@ -1,4 +1,4 @@
-"""Federations on a real broker, and everything that can happen to one."""
+"""Federations on a real broker, with crashes, restarts, duplicates and malformed messages."""
 
 from __future__ import annotations
 
@@ -47,12 +47,15 @@ QUICK = {"grace": 0.3, "deadline": 30.0}
 
 
 class Federation:
-    """A server and clients as tasks of this process, with the books kept."""
+    """A server and clients as tasks of this process, with an audit of all uploads."""
 
     def __init__(self, port: int, policy: RoundPolicy, server=None, linger: float = 5.0) -> None:
         self.broker = Broker("127.0.0.1", port)
-        self.policy, self.audit, self.stats = policy, UploadAudit(), Stats()
-        self.server, self.linger = server or new_server(), linger
+        self.policy = policy
+        self.audit = UploadAudit()
+        self.stats = Stats()
+        self.server = server or new_server()
+        self.linger = linger
         self.clients: dict[int, Client | DurableClient] = {}
         self.tasks: dict[int | str, asyncio.Task] = {}
 
@@ -99,11 +102,11 @@ class Federation:
         self.audit.check(self.server, list(self.clients.values()))
 
 
-def play(scenario) -> None:
+def run(scenario) -> None:
     asyncio.run(asyncio.wait_for(scenario, 400))
 
 
-def test_replicas_are_bit_equal_and_the_books_balance(mosquitto):
+def test_replicas_are_bit_equal_and_no_update_is_lost(mosquitto):
     async def scenario():
         federation = Federation(
             mosquitto.port, RoundPolicy(Sample(size=3), rounds=30, min_clients=CLIENTS, **QUICK)
@@ -116,31 +119,32 @@ def test_replicas_are_bit_equal_and_the_books_balance(mosquitto):
         assert federation.stats.counted == 90
         assert sum(federation.stats.refused.values()) == 0
 
-    play(scenario())
+    run(scenario())
 
 
-def test_a_client_that_was_away_for_fifty_rounds_catches_up(mosquitto):
+def test_a_client_that_was_offline_for_fifty_rounds_catches_up(mosquitto):
     async def scenario():
         federation = Federation(mosquitto.port, RoundPolicy(rounds=80, min_clients=2, **QUICK))
-        gone, back = asyncio.Event(), asyncio.Event()
+        gone = asyncio.Event()
+        back = asyncio.Event()
 
-        def patiently(i):
+        def train_and_wait(i):
             async def train(weights, round):
                 if round == 5:
                     await gone.wait()
-                if round == 60:  # or it would be over before the third is back
+                if round == 60:  # so that the federation does not end too early
                     await back.wait()
                 return trainer(i)(weights, round)
 
             return train
 
-        async def again(weights, round):
+        async def train_after_return(weights, round):
             back.set()
             return trainer(1)(weights, round)
 
         federation.serve()
         for i in (0, 2):
-            federation.join(i, patiently(i))
+            federation.join(i, train_and_wait(i))
         federation.join(1)
         await federation.until(5)
         await federation.leave(1)
@@ -148,25 +152,25 @@ def test_a_client_that_was_away_for_fifty_rounds_catches_up(mosquitto):
         gone.set()
         await federation.until(60)
         assert left <= 6
-        federation.join(1, again)
+        federation.join(1, train_after_return)
         await federation.end()
         assert any(1 in b.counted for t, b in federation.audit.broadcasts.items() if t >= 60)
 
-    play(scenario())
+    run(scenario())
 
 
-def test_a_client_that_is_restarting_when_the_federation_ends_hears_of_the_end(mosquitto):
+def test_a_client_that_restarts_during_the_last_round_learns_of_the_end(mosquitto):
     async def scenario():
         federation = Federation(mosquitto.port, RoundPolicy(rounds=10, **QUICK), linger=60.0)
         federation.serve()
         gone = asyncio.Event()
 
-        async def patiently(weights, round):
+        async def train_and_wait(weights, round):
             if round == 5:
                 await gone.wait()
             return trainer(0)(weights, round)
 
-        federation.join(0, patiently)
+        federation.join(0, train_and_wait)
         federation.join(1)
         await federation.until(5)
         await federation.leave(1)
@@ -176,21 +180,24 @@ def test_a_client_that_is_restarting_when_the_federation_ends_hears_of_the_end(m
         federation.join(1)
         before = time.monotonic()
         await federation.end()
-        assert time.monotonic() - before < 30  # nobody is left to wait for
+        assert time.monotonic() - before < 30  # far below linger: all clients have left
 
-    play(scenario())
+    run(scenario())
 
 
-def test_a_model_goes_through_a_broker_that_carries_small_packets_only(tmp_path, mosquitto):
+def test_a_model_is_downloaded_through_a_broker_with_a_small_packet_limit(tmp_path, mosquitto):
     mosquitto.stop()
     with mosquitto.path.open("a") as config:
         config.write("max_packet_size 2000\n")
     mosquitto.start()
 
     async def scenario():
-        broker, server = Broker("127.0.0.1", mosquitto.port), new_server()
-        new, old = new_client(0, None), new_client(1)
-        limits, stats = Limits(packet_bytes=2000), Stats()
+        broker = Broker("127.0.0.1", mosquitto.port)
+        server = new_server()
+        new = new_client(0, None)
+        old = new_client(1)
+        limits = Limits(packet_bytes=2000)
+        stats = Stats()
         await asyncio.gather(
             serve(
                 server,
@@ -206,11 +213,11 @@ def test_a_model_goes_through_a_broker_that_carries_small_packets_only(tmp_path,
         assert stats.catch_up_bytes > START.nbytes
         assert new.weights.tobytes() == old.weights.tobytes() == server.weights.tobytes()
 
-    play(scenario())
+    run(scenario())
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
-def test_a_broker_that_restarts_interrupts_and_nothing_else(mosquitto, kill):
+def test_a_federation_continues_after_restarts_of_the_broker(mosquitto, kill):
     async def scenario():
         federation = Federation(
             mosquitto.port, RoundPolicy(rounds=40, min_clients=4, grace=0.5, deadline=30.0)
@@ -218,16 +225,16 @@ def test_a_broker_that_restarts_interrupts_and_nothing_else(mosquitto, kill):
         federation.serve()
         back = {12: asyncio.Event(), 22: asyncio.Event()}
 
-        def patiently(i):
+        def train_and_wait(i):
             async def train(weights, round):
-                if round in back:  # the broker goes while they train, and not after the end
+                if round in back:  # so that the broker restarts during training
                     await back[round].wait()
                 return trainer(i)(weights, round)
 
             return train
 
         for i in range(4):
-            federation.join(i, patiently(i))
+            federation.join(i, train_and_wait(i))
         for at in (10, 20):
             await federation.until(at)
             await asyncio.to_thread(mosquitto.stop, kill)
@@ -237,11 +244,11 @@ def test_a_broker_that_restarts_interrupts_and_nothing_else(mosquitto, kill):
         await federation.end()
         assert federation.stats.connections == 3
 
-    play(scenario())
+    run(scenario())
 
 
-def test_duplicates_are_counted_once(mosquitto):
-    """Every upload is delivered again, as QoS 1 may."""
+def test_duplicate_uploads_count_once(mosquitto):
+    """Every upload is delivered twice, which QoS 1 allows."""
 
     async def echo(port: int, ready: asyncio.Event):
         async with aiomqtt.Client("127.0.0.1", port) as client:
@@ -278,10 +285,10 @@ def test_duplicates_are_counted_once(mosquitto):
         assert not refused["malformed"] + refused["incompatible"]
         assert federation.stats.counted == 90
 
-    play(scenario())
+    run(scenario())
 
 
-def test_a_straggler_does_not_hold_up_its_round_and_loses_nothing(mosquitto):
+def test_a_slow_client_does_not_delay_its_round_and_loses_no_update(mosquitto):
     async def scenario():
         federation = Federation(
             mosquitto.port, RoundPolicy(rounds=6, min_clients=3, grace=0.3, deadline=0.5)
@@ -299,10 +306,10 @@ def test_a_straggler_does_not_hold_up_its_round_and_loses_nothing(mosquitto):
         assert federation.stats.refused["late"] >= 1
         assert federation.clients[2].residual.any()
 
-    play(scenario())
+    run(scenario())
 
 
-def test_who_is_slow_trains_on_what_is_new_and_not_on_everything_that_was(mosquitto):
+def test_a_slow_client_skips_to_the_newest_round(mosquitto):
     async def scenario():
         federation = Federation(
             mosquitto.port, RoundPolicy(rounds=60, min_clients=2, grace=0.3, deadline=0.3)
@@ -324,15 +331,17 @@ def test_who_is_slow_trains_on_what_is_new_and_not_on_everything_that_was(mosqui
         federation.join(2, slowly)
         await asyncio.wait_for(asyncio.gather(*federation.tasks.values()), 120)
         assert len(behind) > 3
-        assert max(behind) <= 2  # which may be on their way to it
+        assert max(behind) <= 2  # announcements on their way to the client
 
-    play(scenario())
+    run(scenario())
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["waits", "blocks"])
-def test_a_callback_longer_than_the_deadline_makes_no_upload_late(mosquitto, blocking):
+def test_a_callback_longer_than_the_deadline_does_not_make_uploads_late(mosquitto, blocking):
     async def scenario():
-        broker, server, stats = Broker("127.0.0.1", mosquitto.port), new_server(), Stats()
+        broker = Broker("127.0.0.1", mosquitto.port)
+        server = new_server()
+        stats = Stats()
 
         async def on_round(mqtt_server):
             if server.round == 1:
@@ -345,17 +354,17 @@ def test_a_callback_longer_than_the_deadline_makes_no_upload_late(mosquitto, blo
         assert stats.refused["late"] == 0
         assert stats.counted == 15
 
-    play(scenario())
+    run(scenario())
 
 
-def test_garbage_on_every_topic_changes_nothing(mosquitto):
-    async def shower(port: int):
+def test_malformed_messages_on_every_topic_change_nothing(mosquitto):
+    async def publish_noise(port: int):
         rng = np.random.default_rng(0)
         async with aiomqtt.Client("127.0.0.1", port) as client:
             for turn in itertools.count():
                 noise = rng.bytes(int(rng.integers(0, 60)))
                 cut = b"\0\xfe\x12" + noise  # looks like a broadcast
-                # Under clients' own names only as often as they may: or they would be throttled.
+                # Under real clients' numbers, stay within the rate limit of these clients.
                 i = turn % 15 if turn % 15 < CLIENTS else 50 + turn % 15
                 for kind, data in itertools.product(("up", "ask", "down"), (noise, cut)):
                     await client.publish(TOPICS.of(kind, i), data)
@@ -369,19 +378,19 @@ def test_garbage_on_every_topic_changes_nothing(mosquitto):
         federation = Federation(
             mosquitto.port, RoundPolicy(Sample(size=3), rounds=40, grace=0.3, deadline=1.0)
         )
-        showering = asyncio.create_task(shower(mosquitto.port))
+        publishing = asyncio.create_task(publish_noise(mosquitto.port))
         federation.serve()
         for i in range(3):
             federation.join(i)
         await federation.end()
-        showering.cancel()
+        publishing.cancel()
         assert federation.stats.refused["malformed"] > 10
 
-    play(scenario())
+    run(scenario())
 
 
-def test_nobody_can_take_anothers_connection_by_its_name(mosquitto):
-    """A broker hangs up on whoever else has the identifier that somebody connects with."""
+def test_connections_cannot_be_taken_over_with_a_guessed_identifier(mosquitto):
+    """A broker closes a connection if another one with the same identifier comes."""
 
     async def intrude(port: int):
         for _ in range(3):
@@ -397,7 +406,7 @@ def test_nobody_can_take_anothers_connection_by_its_name(mosquitto):
             federation.serve()
             over = asyncio.Event()
 
-            def patiently(i):
+            def train_and_wait(i):
                 async def train(weights, round):
                     if round == 10:
                         await over.wait()
@@ -406,44 +415,44 @@ def test_nobody_can_take_anothers_connection_by_its_name(mosquitto):
                 return train
 
             for i in range(3):
-                federation.join(i, patiently(i))
+                federation.join(i, train_and_wait(i))
             await federation.until(2)
             await intrude(mosquitto.port)
             over.set()
             await federation.end()
             assert wire.connections == 4
 
-    play(scenario())
+    run(scenario())
 
 
-async def turned_away(port: int, other: Client, sentence: str) -> None:
-    """Somebody who does not belong here wants to join, and the others go on."""
+async def check_refused(port: int, other: Client, sentence: str) -> None:
+    """Let an incompatible client join, and check that the others finish without it."""
     federation = Federation(port, RoundPolicy(rounds=20, min_clients=3, **QUICK))
     federation.serve()
-    stranger = asyncio.create_task(join(other, trainer(4), federation.broker))
+    outsider = asyncio.create_task(join(other, trainer(4), federation.broker))
     for i in range(3):
         federation.join(i)
     with pytest.raises(RemoteProtocolError, match=sentence):
-        await asyncio.wait_for(stranger, 60)
+        await asyncio.wait_for(outsider, 60)
     await federation.end()
 
 
-def test_a_client_with_another_method_is_turned_away_and_the_others_go_on(mosquitto):
+def test_a_client_with_another_method_is_refused_and_the_others_continue(mosquitto):
     other = Client(4, fedavg(5), weights=START, federation=FEDERATION)
-    play(turned_away(mosquitto.port, other, "the peer's method is"))
+    run(check_refused(mosquitto.port, other, "the peer's method is"))
 
 
-def test_a_client_with_another_model_is_told_both_and_the_others_go_on(mosquitto):
+def test_a_client_with_another_model_gets_an_error_that_names_both_models(mosquitto):
     other = Client(4, METHOD, weights=np.zeros(7850), federation=FEDERATION)
     theirs, ours = (terms.layout.digest.hex() for terms in (TERMS, other.terms))
     layouts = rf"the peer's layout is {theirs}, ours is {ours} \(1 tensors, 7850 parameters\)"
-    play(turned_away(mosquitto.port, other, layouts))
+    run(check_refused(mosquitto.port, other, layouts))
     assert other.round == 0
     assert not other.weights.any()
 
 
-def test_uploads_of_another_model_are_refused_and_the_round_is_unharmed(mosquitto):
-    """Somebody who does not listen, and sends what fits neither this model nor this round."""
+def test_uploads_of_another_model_are_refused_and_do_not_affect_the_round(mosquitto):
+    """From a client that publishes without reading announcements."""
 
     async def scenario():
         federation = Federation(mosquitto.port, RoundPolicy(rounds=10, min_clients=3, **QUICK))
@@ -451,11 +460,11 @@ def test_uploads_of_another_model_are_refused_and_the_round_is_unharmed(mosquitt
         other = Client(4, METHOD, weights=np.zeros(7850), federation=FEDERATION)
         sent = asyncio.Event()
 
-        async def patiently(weights, round):
+        async def train_and_wait(weights, round):
             await sent.wait()
             return trainer(0)(weights, round)
 
-        federation.join(0, patiently)
+        federation.join(0, train_and_wait)
         for i in (1, 2):
             federation.join(i)
         data = write_upload(1, other.send(np.ones(7850)).data)
@@ -470,10 +479,10 @@ def test_uploads_of_another_model_are_refused_and_the_round_is_unharmed(mosquitt
         assert federation.stats.refused["incompatible"] == 1
         assert federation.stats.counted == 30
 
-    play(scenario())
+    run(scenario())
 
 
-def test_a_federation_begins_under_a_name_that_another_has_had(mosquitto):
+def test_a_federation_can_reuse_the_name_of_an_earlier_one(mosquitto):
     async def scenario():
         broker = Broker("127.0.0.1", mosquitto.port)
         before = Server(START + 1, METHOD, federation=FEDERATION)
@@ -483,18 +492,20 @@ def test_a_federation_begins_under_a_name_that_another_has_had(mosquitto):
         federation = Federation(mosquitto.port, RoundPolicy(rounds=5, min_clients=3, **QUICK))
         federation.serve()
         for i in range(3):
-            await asyncio.sleep(0.5)  # in which too few are there to be called
+            await asyncio.sleep(0.5)  # with too few clients to select a cohort
             federation.join(i)
         await federation.end()
 
-    play(scenario())
+    run(scenario())
 
 
 class Witness:
-    """Writes down all that goes over the wire."""
+    """Records all messages on the broker."""
 
     def __init__(self, port: int) -> None:
-        self.port, self.audit, self.ready = port, UploadAudit(), asyncio.Event()
+        self.port = port
+        self.audit = UploadAudit()
+        self.ready = asyncio.Event()
 
     async def listen(self) -> None:
         async with aiomqtt.Client("127.0.0.1", self.port) as client:
@@ -503,7 +514,7 @@ class Witness:
             async for message in client.messages:
                 if str(message.topic) == TOPICS.round:
                     news = Announcement.read(message.payload).message
-                    if news[1] & 15 == 2:  # and not a call
+                    if news[1] & 15 == 2:  # a broadcast, not a cohort notice
                         self.audit.record_broadcast(news)
                 elif (found := TOPICS.parse(str(message.topic))) and found[0] == "up":
                     self.audit.record_upload(found[1], read_upload(message.payload)[1])
@@ -517,17 +528,18 @@ class Witness:
             await asyncio.sleep(0.02)
 
 
-class Players(Processes):
-    """Servers and clients in processes of their own."""
+class Participants(Processes):
+    """Servers and clients as processes."""
 
     def __init__(self, port: int, directory: Path) -> None:
         super().__init__()
-        self.port, self.directory = port, directory
+        self.port = port
+        self.directory = directory
 
     def start(self, name: str, *arguments: object) -> None:
         role = "serve" if name == "server" else "join"
         here = Path(__file__).parent
-        command = [here / "player.py", role, self.port, self.directory / name, *arguments]
+        command = [here / "participant.py", role, self.port, self.directory / name, *arguments]
         self.running[name] = subprocess.Popen([sys.executable, *map(str, command)])
 
     async def wait(self) -> None:
@@ -546,12 +558,12 @@ def audit(witness: Witness, directory: Path, clients, **others) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_goes_on_from_its_store(mosquitto, tmp_path):
+def test_a_killed_server_continues_from_its_store(mosquitto, tmp_path):
     async def scenario():
         witness = Witness(mosquitto.port)
         listening = asyncio.create_task(witness.listen())
         await witness.ready.wait()
-        with Players(mosquitto.port, tmp_path) as processes:
+        with Participants(mosquitto.port, tmp_path) as processes:
             processes.start("server", 60)
             for i in range(4):
                 processes.start(f"client-{i}", i)
@@ -564,25 +576,25 @@ def test_a_server_that_is_killed_goes_on_from_its_store(mosquitto, tmp_path):
         listening.cancel()
         audit(witness, tmp_path, range(4))
 
-    play(scenario())
+    run(scenario())
 
 
 @pytest.mark.slow
-def test_a_client_that_is_killed_mid_round_does_not_hold_it_up_and_comes_back(mosquitto, tmp_path):
+def test_a_killed_client_does_not_block_its_round_and_continues_from_its_store(mosquitto, tmp_path):
     async def scenario():
         witness = Witness(mosquitto.port)
         listening = asyncio.create_task(witness.listen())
         await witness.ready.wait()
-        with Players(mosquitto.port, tmp_path) as processes:
+        with Participants(mosquitto.port, tmp_path) as processes:
             processes.start("server", 250)
             for i in range(4):
-                processes.start(f"client-{i}", i, 0.05)  # most of the time it is training
+                processes.start(f"client-{i}", i, 0.05)  # training takes most of the time
             for _ in range(2):
                 await witness.until(len(witness.audit.broadcasts) + 8)
                 processes.kill("client-2")
                 processes.kill("client-3")
                 killed = len(witness.audit.broadcasts)
-                await witness.until(killed + 4)  # the others go on
+                await witness.until(killed + 4)  # the others continue
                 (tmp_path / "slow").touch()
                 processes.start("client-2", 2, 0.05)
                 processes.start("client-3", 3, 0.05)
@@ -594,4 +606,4 @@ def test_a_client_that_is_killed_mid_round_does_not_hold_it_up_and_comes_back(mo
         listening.cancel()
         audit(witness, tmp_path, range(4), killed=frozenset({2, 3}))
 
-    play(scenario())
+    run(scenario())

@@ -1,4 +1,4 @@
-"""``fedtern serve``, ``join`` and ``demo mqtt`` as a person types them."""
+"""The commands ``fedtern serve``, ``join`` and ``demo mqtt``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest.importorskip("aiomqtt")
 
 import torch
 from brokers import MOSQUITTO, Processes, free_port
-from test_experiments_over_mqtt import locally
+from test_experiments_over_mqtt import simulate_locally
 from typer.testing import CliRunner
 
 from fedtern import DurableServer, Environment, Store
@@ -45,16 +45,17 @@ METHOD = "stc:p_up=1/20,p_down=1/20"
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was():
-    """Commands set up logging and torch for a process of their own."""
-    handlers, threads = logging.root.handlers[:], torch.get_num_threads()
+def _restore_globals():
+    """Restore logging and torch, which commands set up for a whole process."""
+    handlers = logging.root.handlers[:]
+    threads = torch.get_num_threads()
     yield
     logging.root.handlers[:] = handlers
     torch.set_num_threads(threads)
 
 
 class Commands(Processes):
-    """Commands in a directory."""
+    """Commands that run in a directory."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -67,12 +68,13 @@ class Commands(Processes):
             )
 
     def stop(self, name: str, number: signal.Signals) -> None:
-        """Kill it, or ask it to end: then it does, in good order."""
+        """Stop a command with a signal; unless it is SIGKILL, check that it exits cleanly."""
         if number == signal.SIGKILL:
             return self.kill(name)
         process = self.running.pop(name)
         process.send_signal(number)
-        code, said = process.wait(60), (self.directory / f"{name}.err").read_text()
+        code = process.wait(60)
+        said = (self.directory / f"{name}.err").read_text()
         assert code == 130, said
         assert said.splitlines()[-1] == "stopped"
         assert "Traceback" not in said
@@ -80,7 +82,7 @@ class Commands(Processes):
 
 
 @pytest.mark.slow
-def test_commands_come_to_the_local_engines_bytes_even_if_they_are_stopped(mosquitto, tmp_path):
+def test_stopped_and_restarted_commands_give_the_model_of_the_local_simulation(mosquitto, tmp_path):
     broker = ["--broker", f"mqtt://127.0.0.1:{mosquitto.port}", "--federation", "cli"]
     serve = ["serve", *broker, *EXPERIMENT, "--method", METHOD, "--exact", "--store", "server"]
     experiment = Experiment.of(
@@ -123,7 +125,7 @@ def test_commands_come_to_the_local_engines_bytes_even_if_they_are_stopped(mosqu
     host = ExperimentServer(experiment, get_task(experiment.task).load(), "cli", tmp_path / "again")
     with Store(tmp_path / "server") as store:
         found = DurableServer(host.server, store).weights
-        assert found.tobytes() == locally(experiment).tobytes()
+        assert found.tobytes() == simulate_locally(experiment).tobytes()
     run = load_run(metrics.parent)
     assert run.config["finished"]
     iterations = [row["iteration"] for row in run.evaluations]
@@ -133,10 +135,10 @@ def test_commands_come_to_the_local_engines_bytes_even_if_they_are_stopped(mosqu
 
 @pytest.mark.slow
 @pytest.mark.parametrize("here", ["serve", "join"])
-def test_serving_and_joining_end_with_the_federation(
+def test_serve_and_join_exit_at_the_end_of_the_federation(
     mosquitto, tmp_path, monkeypatch, caplog, here
 ):
-    """One side in this process, where it is seen what it says; the other in its own."""
+    """One side runs in this process, so that its output is visible."""
     monkeypatch.chdir(tmp_path)
     broker = ["--broker", f"mqtt://127.0.0.1:{mosquitto.port}", "--federation", "cli"]
     serve = [
@@ -165,7 +167,7 @@ def test_serving_and_joining_end_with_the_federation(
 
 @pytest.mark.slow
 @pytest.mark.skipif(MOSQUITTO is None, reason="NO MQTT BROKER: install mosquitto")
-def test_the_demonstration_ends_with_a_table_and_a_report(tmp_path, monkeypatch):
+def test_the_demo_prints_a_table_and_writes_a_report(tmp_path, monkeypatch):
     pytest.importorskip("plotly")
     monkeypatch.chdir(tmp_path)
     command = ["demo", "mqtt", "--clients", "2", "--rounds", "30"]
@@ -182,7 +184,7 @@ def test_the_demonstration_ends_with_a_table_and_a_report(tmp_path, monkeypatch)
     assert "already exists" in again.stderr
 
 
-def test_a_demonstration_without_a_broker_says_what_to_install(monkeypatch):
+def test_a_demo_without_a_broker_names_the_package_to_install(monkeypatch):
     monkeypatch.setattr("fedtern.transports.mqtt.local_broker.find_mosquitto", lambda: None)
     result = CliRunner().invoke(app, ["demo", "mqtt"])
     assert result.exit_code == 1
@@ -212,7 +214,7 @@ def test_a_demonstration_without_a_broker_says_what_to_install(monkeypatch):
         (["join", "--client", "0", "--federation", "#"], "a federation's name must have"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(arguments, sentence, tmp_path, monkeypatch):
+def test_invalid_options_are_one_line_on_stderr(arguments, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 1
@@ -225,7 +227,7 @@ def test_what_cannot_be_done_is_one_sentence(arguments, sentence, tmp_path, monk
 @pytest.mark.parametrize(
     "url", ["mqtts://me:hush-hush@here", "http://me:hush-hush@here", "me:hush-hush@h"]
 )
-def test_a_password_that_others_could_read_is_refused_and_shown_nowhere(
+def test_a_password_on_the_command_line_is_refused_and_not_printed(
     command, url, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -236,8 +238,9 @@ def test_a_password_that_others_could_read_is_refused_and_shown_nowhere(
     assert not list(tmp_path.iterdir())
 
 
-def test_counters_are_shown_to_prometheus():
-    stats, port = Stats(rounds=7, counted=21, present=4, cohort=3, up_bytes=999), free_port()
+def test_counters_are_served_to_prometheus():
+    stats = Stats(rounds=7, counted=21, present=4, cohort=3, up_bytes=999)
+    port = free_port()
     stats.refused["late"] = 2
     stats.seconds["decode"] = 1.5
     with serve_metrics(stats, "wards", port):

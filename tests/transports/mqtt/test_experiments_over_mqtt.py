@@ -1,4 +1,4 @@
-"""A named experiment over a broker gives the bytes that it gives on one machine."""
+"""An experiment over a broker gives the same bytes as the local simulation."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ SOME = Environment(clients=10, participation=0.5, classes_per_client=2, gamma=0.
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    """As every command does: with more, torch's sums depend on how work is shared out."""
+    """Use one thread, as the commands do: with more, the order of torch's sums varies."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
 
-def locally(experiment: Experiment) -> np.ndarray:
+def simulate_locally(experiment: Experiment) -> np.ndarray:
     task = get_task(experiment.task)
     sgd = Sgd(experiment.learning_rate, experiment.momentum, experiment.weight_decay)
     method = experiment.make_method()
@@ -51,10 +51,11 @@ def locally(experiment: Experiment) -> np.ndarray:
         return federation.server.weights.copy()
 
 
-async def over_mqtt(
+async def run_over_mqtt(
     experiment: Experiment, port: int, path, stores: bool = False
 ) -> ExperimentServer:
-    broker, dataset = Broker("127.0.0.1", port), get_task(experiment.task).load()
+    broker = Broker("127.0.0.1", port)
+    dataset = get_task(experiment.task).load()
     host = ExperimentServer(experiment, dataset, "same", path / "run")
     policy = RoundPolicy(
         Scheduled(experiment.environment, experiment.seed),
@@ -92,12 +93,12 @@ async def over_mqtt(
         "fedavg:weighted=true,local_steps=5",
     ],
 )
-def test_the_same_experiment_gives_the_same_model(mosquitto, tmp_path, method):
+def test_an_experiment_gives_the_model_of_the_local_simulation(mosquitto, tmp_path, method):
     experiment = Experiment.of(
         "logistic-digits", method, SOME, iterations=30, momentum=0.9, evaluate_every=10, seed=3
     )
-    expected = locally(experiment)
-    host = asyncio.run(over_mqtt(experiment, mosquitto.port, tmp_path))
+    expected = simulate_locally(experiment)
+    host = asyncio.run(run_over_mqtt(experiment, mosquitto.port, tmp_path))
     assert host.server.weights.tobytes() == expected.tobytes()
     found = host.run.evaluations()
     assert found[-1].iteration >= 30
@@ -107,17 +108,17 @@ def test_the_same_experiment_gives_the_same_model(mosquitto, tmp_path, method):
     assert found[-1].up_bytes > found[0].up_bytes > 0
 
 
-def test_a_participant_goes_on_where_it_was_wherever_it_was_killed(tmp_path):
+def test_a_client_continues_from_its_store_wherever_it_was_killed(tmp_path):
     experiment = Experiment.of("logistic-digits", "stc:p_up=1/20", SOME, momentum=0.9)
     dataset = get_task(experiment.task).load()
 
-    def turns(path, *, forgetful: bool) -> bytes:
+    def train_rounds(path, *, killed_early: bool) -> bytes:
         for round in range(4):
             with Store(path) as store:
                 one = ExperimentClient(experiment, dataset, 1, "same", store=store)
                 delta = one.train(one.client.weights.copy(), round)
                 sent = one.client.send_delta(delta.values)
-                if not forgetful:  # killed before it could write where it is in its data
+                if not killed_early:  # killed before the training state was written
                     one.uploaded(sent)
             with Store(path) as store:
                 one = ExperimentClient(experiment, dataset, 1, "same", store=store)
@@ -127,14 +128,14 @@ def test_a_participant_goes_on_where_it_was_wherever_it_was_killed(tmp_path):
         return sent.data
 
     results = []
-    for forgetful in (False, True):
-        path = tmp_path / str(forgetful)
+    for killed_early in (False, True):
+        path = tmp_path / str(killed_early)
         server = ExperimentServer(experiment, dataset, "same", path / "run").server
-        results.append(turns(path / "client", forgetful=forgetful))
+        results.append(train_rounds(path / "client", killed_early=killed_early))
     assert results[0] == results[1]
 
 
-def test_a_run_is_hosted_by_one_at_a_time(tmp_path):
+def test_a_run_directory_has_one_server_at_a_time(tmp_path):
     experiment = Experiment.of("logistic-digits", "stc", SOME, iterations=1)
     dataset = get_task(experiment.task).load()
     host = ExperimentServer(experiment, dataset, "same", tmp_path / "run")
@@ -144,10 +145,10 @@ def test_a_run_is_hosted_by_one_at_a_time(tmp_path):
     ExperimentServer(experiment, dataset, "same", tmp_path / "run").close()
 
 
-def test_a_server_stopped_between_its_last_round_and_the_test_of_it_concludes_later(tmp_path):
+def test_a_server_stopped_before_the_last_evaluation_finishes_the_run_later(tmp_path):
     experiment = Experiment.of("logistic-digits", "stc", SOME, iterations=1)
     dataset = get_task(experiment.task).load()
-    for _ in range(2):  # the second time there is nothing left to do
+    for _ in range(2):  # the second time changes nothing
         with Store(tmp_path / "server") as store:
             host = ExperimentServer(experiment, dataset, "same", tmp_path / "run", store=store)
             if host.server.round == 0:
@@ -174,7 +175,7 @@ def test_a_server_resumes_without_the_damaged_lines_of_its_metrics(tmp_path, cap
     assert metrics.read_text() == whole
 
 
-def test_what_a_federation_is_about_can_be_told():
+def test_an_experiment_survives_encoding_and_malformed_ones_are_refused():
     experiment = Experiment.of("logistic-digits", "stc", SOME, seed=5)
     assert decode_experiment(encode_experiment(experiment)) == experiment
     for noise in (b"", b"{}", b"[]", b'{"environment": {"clients": -1}}'):

@@ -1,4 +1,4 @@
-"""What the example configuration lets in, and what it does not."""
+"""The example configuration of the broker: authentication, TLS and the ACL."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAMES = ("server", "0", "1", "2")
 
 @pytest.fixture(autouse=True)
 def _collected():
-    """The library leaves the socket of a handshake that failed to the garbage collector."""
+    """Collect the sockets of failed handshakes, which the library does not close."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -45,7 +45,7 @@ def openssl(directory: Path, *arguments: str) -> None:
 
 
 def certify(directory: Path, name: str, common: str, extension: str = "") -> None:
-    """A key and a certificate, as docs/how-to/mqtt.md makes them."""
+    """Create a key and a certificate as in docs/how-to/mqtt.md."""
     new = ["-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-subj", f"/CN={common}"]
     if name == "ca":
         openssl(directory, "req", "-x509", *new, "-days", "30", "-out", "ca.crt")
@@ -58,11 +58,11 @@ def certify(directory: Path, name: str, common: str, extension: str = "") -> Non
 
 
 @pytest.fixture(scope="module")
-def papers(tmp_path_factory) -> Path:
-    """Everything the example configuration names."""
+def credentials(tmp_path_factory) -> Path:
+    """Return a directory with all files that the example configuration names."""
     if MOSQUITTO is None or shutil.which("openssl") is None:
         pytest.skip("NO MQTT BROKER (or no openssl): install mosquitto, or this shows nothing")
-    directory = tmp_path_factory.mktemp("papers")
+    directory = tmp_path_factory.mktemp("credentials")
     certify(directory, "ca", "fedtern test")
     certify(directory, "broker", "broker", "subjectAltName=IP:127.0.0.1,DNS:localhost")
     for name in NAMES:
@@ -76,66 +76,71 @@ def papers(tmp_path_factory) -> Path:
     return directory
 
 
-def example(papers: Path, tmp_path: Path) -> str:
-    """The example's own text; only where things are differs."""
+def example(credentials: Path, tmp_path: Path) -> str:
+    """Return the example configuration with other paths and another port."""
     text = (EXAMPLES / "mosquitto.conf").read_text()
-    text = text.replace("/etc/mosquitto/fedtern", str(papers)).replace("8883", "@PORT@ 127.0.0.1")
+    text = text.replace("/etc/mosquitto/fedtern", str(credentials)).replace(
+        "8883", "@PORT@ 127.0.0.1"
+    )
     text = text.replace("/var/lib/mosquitto/", f"{tmp_path}/")
     return text + ("user root\n" if os.getuid() == 0 else "")
 
 
 @pytest.fixture
-def with_passwords(papers, tmp_path):
-    with running(Mosquitto(tmp_path, example(papers, tmp_path))) as broker:
+def with_passwords(credentials, tmp_path):
+    with running(Mosquitto(tmp_path, example(credentials, tmp_path))) as broker:
         yield broker
 
 
 @pytest.fixture
-def with_certificates(papers, tmp_path):
-    text = example(papers, tmp_path)
+def with_certificates(credentials, tmp_path):
+    text = example(credentials, tmp_path)
     text = text.replace("#require_", "require_").replace("#use_", "use_")
     text = "\n".join(x for x in text.splitlines() if not x.startswith("password_file"))
     with running(Mosquitto(tmp_path, text + "\n")) as broker:
         yield broker
 
 
-async def federate(place, intrude) -> Stats:
-    """Ten rounds of three clients, all of whom wait in the first for who tries something."""
-    audit, stats, server, over = UploadAudit(), Stats(), new_server(), asyncio.Event()
+async def federate(broker_of, attack) -> Stats:
+    """Run ten rounds with three clients, and the attack during the first one."""
+    audit = UploadAudit()
+    stats = Stats()
+    server = new_server()
+    over = asyncio.Event()
     clients = [new_client(i) for i in range(3)]
 
     def on_round(mqtt_server):
         audit.record_broadcast(server.newest_broadcast(server.round - 1))
 
-    def patiently(i: int):
+    def train_after_attack(i: int):
         async def train(weights, round):
             await over.wait()
             return trainer(i)(weights, round)
 
         return train
 
-    async def try_it() -> None:
+    async def run_attack() -> None:
         try:
             while stats.cohort < 3:
                 await asyncio.sleep(0.01)
-            await intrude()
+            await attack()
             assert (server.round, stats.present) == (0, 3)
         finally:
             over.set()
 
     policy = RoundPolicy(Sample(size=3), min_clients=3, rounds=10, grace=0.3, deadline=60)
-    serving = serve(server, place("server"), policy, stats=stats, on_round=on_round, linger=5.0)
-    tasks = [serving, try_it()]
+    serving = serve(server, broker_of("server"), policy, stats=stats, on_round=on_round, linger=5.0)
+    tasks = [serving, run_attack()]
     for i, client in enumerate(clients):
-        keep = lambda sent, i=i: audit.record_upload(i, sent.data)  # noqa: E731
-        tasks.append(join(client, patiently(i), place(str(i)), on_upload=keep))
+        record = lambda sent, i=i: audit.record_upload(i, sent.data)  # noqa: E731
+        tasks.append(join(client, train_after_attack(i), broker_of(str(i)), on_upload=record))
     await asyncio.wait_for(asyncio.gather(*tasks), 120)
     audit.check(server, clients)
     return stats
 
 
 async def publish_as(broker: Broker, *messages: tuple[str, bytes]) -> None:
-    """Publish, and hear nothing of it, nor anything else that is not for us."""
+    """Publish messages, and check that only the topics of this user can be read."""
     async with aiomqtt.Client(
         broker.host,
         broker.port,
@@ -155,14 +160,14 @@ async def publish_as(broker: Broker, *messages: tuple[str, bytes]) -> None:
                     assert (str(message.topic), message.payload) not in messages
 
 
-def forged() -> bytes:
-    """An upload to the first round that nothing but the topic's name tells from client 1's own."""
+def forged_upload() -> bytes:
+    """Return an upload that only the topic distinguishes from one of client 1."""
     client = new_client(1)
     return write_upload(1, client.send(trainer(1)(client.weights.copy(), 0)).data)
 
 
-FORGERIES = [
-    (TOPICS.of("up", 1), forged()),
+FORGED_MESSAGES = [
+    (TOPICS.of("up", 1), forged_upload()),
     (TOPICS.of("alive", 1), b""),
     (TOPICS.of("ask", 0), b"\0"),
     (TOPICS.of("down", 0), b"\0\1\0noise"),
@@ -171,100 +176,102 @@ FORGERIES = [
 ]
 
 
-def unharmed(stats: Stats, log: str) -> None:
+def check_no_effect(stats: Stats, log: str) -> None:
     assert stats.refused == dict.fromkeys(stats.refused, 0)
     assert stats.catch_ups == 0
     assert stats.counted == 30
     assert "ignored" not in log
 
 
-def by_password(papers: Path, port: int):
-    def place(name: str) -> Broker:
+def by_password(credentials: Path, port: int):
+    def broker_of(name: str) -> Broker:
         own = {"username": name, "password": f"secret-{name}"}
-        return Broker("127.0.0.1", port, tls=True, ca=papers / "ca.crt", **own)
+        return Broker("127.0.0.1", port, tls=True, ca=credentials / "ca.crt", **own)
 
-    return place
+    return broker_of
 
 
-def test_passwords_let_the_right_ones_in_and_keep_them_to_their_own_topics(
-    papers, with_passwords, caplog
-):
-    place = by_password(papers, with_passwords.port)
+def test_with_passwords_clients_can_use_only_their_own_topics(credentials, with_passwords, caplog):
+    broker_of = by_password(credentials, with_passwords.port)
 
-    async def intrude() -> None:
+    async def attack() -> None:
         with pytest.raises(BrokerError, match="refused the connection"):
-            await join(new_client(1), trainer(1), replace(place("1"), password="guessed"))
+            await join(new_client(1), trainer(1), replace(broker_of("1"), password="guessed"))
         with pytest.raises(BrokerError, match="refused the connection"):
-            await join(new_client(1), trainer(1), replace(place("1"), username=None, password=None))
+            await join(
+                new_client(1), trainer(1), replace(broker_of("1"), username=None, password=None)
+            )
         with pytest.raises(BrokerError, match=r"Publishing to .* denied"):
-            await join(new_client(1), trainer(1), place("2"))
-        await publish_as(place("2"), *FORGERIES)
+            await join(new_client(1), trainer(1), broker_of("2"))
+        await publish_as(broker_of("2"), *FORGED_MESSAGES)
 
-    unharmed(asyncio.run(federate(place, intrude)), caplog.text)
+    check_no_effect(asyncio.run(federate(broker_of, attack)), caplog.text)
 
 
-@pytest.mark.parametrize("message", FORGERIES, ids=lambda message: message[0].split("/")[2])
-def test_without_the_access_list_each_forgery_would_be_noticed(papers, tmp_path, caplog, message):
-    """Or the test above would show nothing."""
-    lax = tmp_path / "lax"
-    lax.write_text((papers / "acl").read_text() + "pattern write #\n")
-    text = example(papers, tmp_path).replace(f"{papers}/acl", str(lax))
+@pytest.mark.parametrize("message", FORGED_MESSAGES, ids=lambda message: message[0].split("/")[2])
+def test_without_the_acl_each_forged_message_has_an_effect(credentials, tmp_path, caplog, message):
+    """Otherwise the tests of the ACL could not fail."""
+    permissive = tmp_path / "permissive"
+    permissive.write_text((credentials / "acl").read_text() + "pattern write #\n")
+    text = example(credentials, tmp_path).replace(f"{credentials}/acl", str(permissive))
     with running(Mosquitto(tmp_path, text)) as broker:
-        place = by_password(papers, broker.port)
+        broker_of = by_password(credentials, broker.port)
 
-        async def intrude() -> None:
-            await publish_as(place("2"), message)
+        async def attack() -> None:
+            await publish_as(broker_of("2"), message)
 
         with pytest.raises(AssertionError):
-            unharmed(asyncio.run(federate(place, intrude)), caplog.text)
+            check_no_effect(asyncio.run(federate(broker_of, attack)), caplog.text)
 
 
-def test_certificates_say_who_somebody_is(papers, with_certificates, caplog):
-    def place(name: str) -> Broker:
+def test_with_certificates_the_common_name_decides_and_not_the_user_name(
+    credentials, with_certificates, caplog
+):
+    def broker_of(name: str) -> Broker:
         return Broker(
             "127.0.0.1",
             with_certificates.port,
             tls=True,
-            ca=papers / "ca.crt",
-            certificate=papers / f"{name}.crt",
-            key=papers / f"{name}.key",
+            ca=credentials / "ca.crt",
+            certificate=credentials / f"{name}.crt",
+            key=credentials / f"{name}.key",
         )
 
-    async def intrude() -> None:
-        without = replace(place("1"), certificate=None, key=None)
+    async def attack() -> None:
+        without = replace(broker_of("1"), certificate=None, key=None)
         with pytest.raises((aiomqtt.MqttError, ssl.SSLError, OSError)):
-            await publish_as(without, (TOPICS.of("up", 1), forged()))
-        # That the name is given does not help: the certificate says who it is.
-        await publish_as(replace(place("2"), username="1"), *FORGERIES)
+            await publish_as(without, (TOPICS.of("up", 1), forged_upload()))
+        # The broker takes the user from the certificate, not from the user name.
+        await publish_as(replace(broker_of("2"), username="1"), *FORGED_MESSAGES)
 
-    unharmed(asyncio.run(federate(place, intrude)), caplog.text)
+    check_no_effect(asyncio.run(federate(broker_of, attack)), caplog.text)
 
 
-def test_a_broker_that_cannot_prove_who_it_is_gets_nothing(papers, with_passwords):
+def test_a_broker_with_an_untrusted_certificate_is_refused(credentials, with_passwords):
     place = Broker("127.0.0.1", with_passwords.port, username="1", password="secret-1", tls=True)
     with pytest.raises(BrokerError, match="is not trusted"):
         asyncio.run(asyncio.wait_for(join(new_client(1), trainer(1), place), 10))
 
 
-def test_certificates_that_cannot_be_read_are_named():
+def test_an_unreadable_certificate_file_is_named_in_the_error():
     place = Broker("127.0.0.1", 1, tls=True, ca=Path("nowhere.crt"))
     with pytest.raises(BrokerError, match=r"nowhere\.crt"):
         asyncio.run(asyncio.wait_for(join(new_client(1), trainer(1), place), 10))
 
 
 @pytest.mark.parametrize("url", ["http://host", "mqtt://", "mqtt://host/topic"])
-def test_what_is_no_broker_is_refused(url):
+def test_a_url_that_is_not_a_brokers_is_refused(url):
     with pytest.raises(ValueError, match="a broker URL has the form"):
         Broker.parse(url)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="directories have no such modes there")
-def test_what_a_store_holds_is_its_owners_only(tmp_path):
+def test_a_store_is_readable_only_by_its_owner(tmp_path):
     with Store(tmp_path / "some" / "where") as store:
         assert store.path.stat().st_mode & 0o777 == 0o700
 
 
-def test_each_client_on_a_machine_has_a_directory_of_its_own():
+def test_the_systemd_unit_gives_each_client_its_own_directory():
     unit = (EXAMPLES / "fedtern-join.service").read_text()
     (own,) = re.findall(r"^StateDirectory=(.*)$", unit, re.MULTILINE)
     assert own.endswith("%i")

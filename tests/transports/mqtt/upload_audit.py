@@ -1,20 +1,24 @@
-"""Keeps the books of a federation: what was learned, what was counted, what is still to come.
+"""An audit of a federation: each update is in the aggregate or in a residual, exactly once.
 
-Every client's every turn changes coordinates of its own, by amounts that are known. Wherever
-uploads went, and however often, in the end each of these is in the aggregate or in the residual,
-once.
+In each round, each client changes four weights that no other client and no other round changes, by
+known amounts. So the audit can find every update again, whatever the network did to the uploads.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from fedtern import Client, DurableClient, DurableServer, Server, stc
+from fedtern import Client, Server, stc
 from fedtern.core.layout import Layout
 from fedtern.core.protocol import Broadcast, Terms, Upload
+from fedtern.federation import ClientLike, ServerLike
 
-CLIENTS, TURNS, WIDTH = 5, 400, 4
-SIZE = CLIENTS * TURNS * WIDTH
+CLIENTS = 5
+ROUNDS = 400  # at most
+WIDTH = 4  # weights that a client changes in a round
+SIZE = CLIENTS * ROUNDS * WIDTH
 METHOD = stc(p_up=3 / SIZE, p_down=6 / SIZE)
 FEDERATION = "books"
 TERMS = Terms(Layout.flat(SIZE), METHOD)
@@ -30,22 +34,24 @@ def new_client(i: int, weights: np.ndarray | None = START) -> Client:
     return Client(i, METHOD, TERMS.layout, weights, federation=FEDERATION)
 
 
-def at(i: int, round: int) -> slice:
+def own_weights(i: int, round: int) -> slice:
     begin = (round * CLIENTS + i) * WIDTH
     return slice(begin, begin + WIDTH)
 
 
 def trainer(i: int):
-    """What a client learns in a round: its own four numbers."""
+    """Return the training of a client, which changes its own weights of a round."""
 
     def train(weights: np.ndarray, round: int) -> np.ndarray:
-        weights[at(i, round)] += CHANGE
+        weights[own_weights(i, round)] += CHANGE
         return weights
 
     return train
 
 
 class UploadAudit:
+    """Records uploads and broadcasts, and checks them at the end."""
+
     def __init__(self) -> None:
         self.uploads: dict[tuple[int, int], bytes] = {}
         self.broadcasts: dict[int, Broadcast] = {}
@@ -60,13 +66,13 @@ class UploadAudit:
 
     def check(
         self,
-        server: Server | DurableServer,
-        clients: list[Client | DurableClient],
+        server: ServerLike,
+        clients: Sequence[ClientLike],
         killed: frozenset[int] = frozenset(),
     ) -> None:
-        """AllClients agrees; nothing is lost or there twice.
+        """Check that all weights are equal and that each update counts exactly once.
 
-        Who was ``killed`` may have been about to send something that nobody saw.
+        A killed client may have stored an upload that was never published.
         """
         assert sorted(self.broadcasts) == list(range(server.round))
         aggregate = np.zeros(SIZE)
@@ -80,7 +86,7 @@ class UploadAudit:
             assert client.weights.tobytes() == server.weights.tobytes()
             self._check_client(client, client.client_id in killed)
 
-    def _check_client(self, client: Client | DurableClient, killed: bool) -> None:
+    def _check_client(self, client: ClientLike, killed: bool) -> None:
         i = client.client_id
         held = client.residual.astype(np.float64)
         if client.pending is not None:
@@ -89,13 +95,13 @@ class UploadAudit:
             if i in broadcast.counted and broadcast.round != self._pending_round(client):
                 held += self._update(i, broadcast.round)
         learned = np.zeros(SIZE)
-        for round in range(TURNS):
-            unseen = killed and np.allclose(held[at(i, round)], CHANGE, atol=1e-3)
-            if (i, round) in self.uploads or unseen:
-                learned[at(i, round)] = CHANGE
+        for round in range(ROUNDS):
+            unpublished = killed and np.allclose(held[own_weights(i, round)], CHANGE, atol=1e-3)
+            if (i, round) in self.uploads or unpublished:
+                learned[own_weights(i, round)] = CHANGE
         assert np.allclose(held, learned, atol=1e-3), f"client {i}"
 
-    def _pending_round(self, client: Client | DurableClient) -> int:
+    def _pending_round(self, client: ClientLike) -> int:
         return -1 if client.pending is None else client.round
 
     def _update(self, i: int, round: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What a broker does not carry, or does not let us do, is said once and not tried for ever."""
+"""Errors for limits and permissions of a broker, without endless retries."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ PLUGINS = sorted(Path("/usr/lib").glob("*/mosquitto_dynamic_security.so"))
 
 @pytest.fixture
 def configured(tmp_path):
-    """Brokers by what is in their configuration."""
+    """Return a function that starts a broker with more lines of configuration."""
     need_broker()
 
-    own = "user root\n" if os.getuid() == 0 else ""  # or it could not read what is in our directory
+    own = "user root\n" if os.getuid() == 0 else ""  # to read our directory
 
     def start(more: str):
         return running(Mosquitto(tmp_path, f"allow_anonymous true\n{own}{more}"))
@@ -39,8 +39,8 @@ def dense_client(i: int) -> Client:
     return Client(i, sgd(), weights=np.zeros(SIZE), federation=FEDERATION)
 
 
-async def refused(work, sentence: str, server: Server | None = None, broker=None) -> None:
-    """Take part, beside a server if need be, until that is refused."""
+async def check_refused(work, sentence: str, server: Server | None = None, broker=None) -> None:
+    """Check that ``work`` fails with this error, beside a server if one is given."""
     others = []
     if server is not None:
         others.append(asyncio.create_task(serve(server, broker, RoundPolicy(grace=0.1))))
@@ -59,24 +59,22 @@ async def refused(work, sentence: str, server: Server | None = None, broker=None
         ("message_size_limit", "closed the connection: .*message_size_limit"),
     ],
 )
-def test_an_upload_that_the_broker_does_not_carry_is_not_sent_for_ever(
-    configured, setting, sentence
-):
+def test_an_upload_larger_than_the_brokers_limit_is_an_error(configured, setting, sentence):
     with configured(f"{setting} 2000\n") as mosquitto:
         broker = Broker("127.0.0.1", mosquitto.port)
         server = Server(np.zeros(SIZE), sgd(), federation=FEDERATION)
         work = join(dense_client(0), lambda weights, round: weights + 1, broker)
-        asyncio.run(refused(work, sentence, server, broker))
+        asyncio.run(check_refused(work, sentence, server, broker))
 
 
-def test_a_broker_that_carries_next_to_nothing_is_refused(configured):
+def test_a_broker_with_a_limit_below_the_minimum_is_an_error(configured):
     with configured("max_packet_size 500\n") as mosquitto:
         broker = Broker("127.0.0.1", mosquitto.port)
         work = serve(new_server(), broker, RoundPolicy())
-        asyncio.run(refused(work, "at most 500 bytes; raise its limit to 1024 or more"))
+        asyncio.run(check_refused(work, "at most 500 bytes; raise its limit to 1024 or more"))
 
 
-def test_a_server_cuts_what_it_says_to_what_the_broker_carries():
+def test_a_server_splits_catch_ups_to_fit_the_brokers_limit():
     mqtt_server = MqttServer(new_server(), RoundPolicy(), Limits(packet_bytes=1 << 20))
     mqtt_server.connected(0.0, 2000)
     answers = mqtt_server.receive("ask", 0, b"\0", 1.0)
@@ -84,29 +82,30 @@ def test_a_server_cuts_what_it_says_to_what_the_broker_carries():
     assert max(len(answer.payload) for answer in answers) < 2000
 
 
-def test_who_may_not_publish_is_told_so(configured, tmp_path):
+def test_a_denied_publish_is_an_error(configured, tmp_path):
     (tmp_path / "acl").write_text("topic read #\n")
     with configured(f"acl_file {tmp_path / 'acl'}\n") as mosquitto:
         broker = Broker("127.0.0.1", mosquitto.port)
         sentence = r"Publishing to fedtern/books/(alive/0|round) denied \(Not authorized"
-        asyncio.run(refused(join(new_client(0), trainer(0), broker), sentence))
-        asyncio.run(refused(serve(new_server(), broker), sentence))
+        asyncio.run(check_refused(join(new_client(0), trainer(0), broker), sentence))
+        asyncio.run(check_refused(serve(new_server(), broker), sentence))
 
 
-@pytest.mark.skipif(not PLUGINS, reason="Mosquitto without its plugin for dynamic security")
-def test_who_may_not_subscribe_is_told_so(configured, tmp_path):
+@pytest.mark.skipif(not PLUGINS, reason="Mosquitto's plugin for dynamic security is not installed")
+def test_a_denied_subscription_is_an_error(configured, tmp_path):
     rights = {"publishClientSend": True, "publishClientReceive": True, "subscribe": False}
     (tmp_path / "rights.json").write_text(json.dumps({"defaultACLAccess": rights}))
     plugin = f"plugin {PLUGINS[0]}\nplugin_opt_config_file {tmp_path / 'rights.json'}\n"
     with configured(plugin) as mosquitto:
         broker = Broker("127.0.0.1", mosquitto.port)
         sentence = r"Subscription to fedtern/books/(down/0|up/\+) denied \(Not authorized\)"
-        asyncio.run(refused(join(new_client(0), trainer(0), broker), sentence))
-        asyncio.run(refused(serve(new_server(), broker), sentence))
+        asyncio.run(check_refused(join(new_client(0), trainer(0), broker), sentence))
+        asyncio.run(check_refused(serve(new_server(), broker), sentence))
 
 
-def test_connections_that_do_not_last_are_tried_less_and_less_often(monkeypatch):
-    pauses, now = [], [0.0]
+def test_pauses_between_attempts_grow_until_a_connection_is_stable(monkeypatch):
+    pauses = []
+    now = [0.0]
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)

@@ -353,7 +353,8 @@ def test_a_catch_up_with_a_lost_chunk_is_requested_again():
 def test_chunks_beyond_the_size_of_the_model_are_dropped():
     mqtt_client = MqttClient(new_client(4, None))
     mqtt_client.connected(0.0)
-    topic, noise = TOPICS.of("down", 4), bytes(100_000)
+    topic = TOPICS.of("down", 4)
+    noise = bytes(100_000)
     for number in range(50):
         mqtt_client.receive(topic, Chunk(number, 1 << 40, False, False, noise).write(), 1.0)
         assert mqtt_client.reassembly.size <= mqtt_client.reassembly.max_bytes < 3 * START.nbytes
@@ -701,8 +702,11 @@ def test_an_upload_may_be_limited_to_less_than_the_model():
 
 def test_a_client_whose_training_gives_nan_takes_part_in_later_rounds(mosquitto):
     async def scenario():
-        broker, server, client = Broker("127.0.0.1", mosquitto.port), new_server(), new_client(0)
-        counted, failed = {}, []
+        broker = Broker("127.0.0.1", mosquitto.port)
+        server = new_server()
+        client = new_client(0)
+        counted = {}
+        failed = []
 
         def train(weights, round):
             if not failed:
@@ -742,8 +746,11 @@ def test_training_may_be_a_coroutine(mosquitto):
         return trainer(0)(weights, round)
 
     async def scenario():
-        broker, server, client = Broker("127.0.0.1", mosquitto.port), new_server(), new_client(0)
-        moved, rounds = [], []
+        broker = Broker("127.0.0.1", mosquitto.port)
+        server = new_server()
+        client = new_client(0)
+        moved = []
+        rounds = []
 
         async def on_round(mqtt_server):
             rounds.append(mqtt_server.server.round)

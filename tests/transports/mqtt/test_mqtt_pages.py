@@ -1,4 +1,4 @@
-"""What the pages about MQTT say is done to the letter."""
+"""The pages about MQTT agree with the code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 PAGES = ROOT / "docs" / "how-to"
 
 
-def test_the_pages_federation_runs(mosquitto, tmp_path, monkeypatch):
+def test_the_federation_on_the_page_runs(mosquitto, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"```python\n(.*?)```", (PAGES / "mqtt.md").read_text(), re.DOTALL)
     place = 'Broker("localhost")'
@@ -24,7 +24,7 @@ def test_the_pages_federation_runs(mosquitto, tmp_path, monkeypatch):
     assert all(client.tobytes() == server.tobytes() for client in clients)
 
 
-def test_the_operations_page_names_what_there_is():
+def test_the_operations_page_lists_all_reasons_phases_and_metrics():
     page = (PAGES / "mqtt-operations.md").read_text()
     for name in (*stats.REASONS, *stats.PHASES):
         assert f"`{name}`" in page
@@ -37,7 +37,7 @@ def test_the_operations_page_names_what_there_is():
         assert f"fedtern_{name}" in page
 
 
-def test_the_units_use_options_that_the_commands_have():
+def test_the_systemd_units_use_existing_options():
     from typer.testing import CliRunner
 
     from fedtern.cli import app
