@@ -20,7 +20,7 @@ def write_atomic(path: Path, chunks: Iterable[bytes], *, concurrent: bool = Fals
         path: the file to create or replace.
         chunks: the content, written in order.
         concurrent: whether other processes may write the same path at the same time. Each then
-            writes a draft of its own; a killed process leaves its draft behind.
+            writes its own draft; a killed process leaves its draft behind.
 
     Returns:
         The size of the file in bytes.

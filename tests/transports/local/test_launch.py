@@ -81,12 +81,13 @@ def test_a_run_is_locked_while_it_trains(tmp_path):
 
 
 def test_a_run_that_another_process_has_just_finished_is_not_trained_again(tmp_path, monkeypatch):
-    late, deal = open_run(QUICK, tmp_path), Environment.split_dataset
+    late = open_run(QUICK, tmp_path)
+    split_dataset = Environment.split_dataset
 
     def train_in_the_meantime(*arguments):
         monkeypatch.undo()
         list(train_run(open_run(QUICK, tmp_path)))
-        return deal(*arguments)
+        return split_dataset(*arguments)
 
     monkeypatch.setattr(Environment, "split_dataset", train_in_the_meantime)
     assert list(train_run(late)) == []

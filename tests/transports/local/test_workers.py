@@ -68,7 +68,7 @@ def test_workers_give_the_same_bits_as_one_process(model, momentum, example_mome
         assert single.evaluate(weights) == parallel.evaluate(weights)
         outcomes = parallel.train(weights, jobs)
         next(outcomes)
-        outcomes.close()  # outcomes that nobody took must not affect the next jobs
+        outcomes.close()  # unread outcomes must not affect the next jobs
         assert np.array_equal(
             next(parallel.train(weights, jobs)).delta, next(single.train(weights, jobs)).delta
         )
@@ -112,7 +112,7 @@ def test_an_error_in_a_worker_is_raised_in_the_parent_and_workers_continue(paral
     assert len(list(parallel.train(weights, [Job(0, 0)]))) == 1
 
 
-def test_a_result_that_nobody_took_does_not_affect_the_next_evaluation(parallel):
+def test_an_unread_result_does_not_affect_the_next_evaluation(parallel):
     weights = parallel.local.model.weights
     parallel._send(Kind.EVALUATE, [(None, (0, 1))])  # like an interrupted evaluation
     assert parallel.evaluate(weights) == parallel.local.evaluate(weights)

@@ -325,7 +325,7 @@ class ParallelTraining:
         )
 
     def _drain(self) -> None:
-        """Wait for requests whose results nobody took, and ignore their errors."""
+        """Discard the results of pending requests, including errors."""
         while self._pending:
             self._receive(ignore_errors=True)
 
