@@ -414,7 +414,7 @@ def test_a_store_of_something_else_is_refused(tmp_path, open_server, open_client
     other = Server(server.weights, METHODS["topk"], LAYOUT)
     with (
         Store(tmp_path / "s") as store,
-        pytest.raises(StoreError, match="belongs to something else: the snapshot's terms"),
+        pytest.raises(StoreError, match="belongs to something else: the snapshot's method is"),
     ):
         DurableServer(other, store)
     with pytest.raises(StoreError, match="belongs to something else: the snapshot's kind"):

@@ -178,6 +178,12 @@ def test_a_server_resumes_without_the_damaged_lines_of_its_metrics(tmp_path, cap
 def test_an_experiment_survives_encoding_and_malformed_ones_are_refused():
     experiment = Experiment.of("logistic-digits", "stc", SOME, seed=5)
     assert decode_experiment(encode_experiment(experiment)) == experiment
+    newer = encode_experiment(experiment).replace(b'"version": 1', b'"version": 2')
+    with pytest.raises(ValueError, match="has version 1 here, the peer uses version 2"):
+        decode_experiment(newer)
+    other = encode_experiment(experiment).replace(b'"local_steps": 1', b'"local_steps": 2', 1)
+    with pytest.raises(ValueError, match="its method is not"):
+        decode_experiment(other)
     for noise in (b"", b"{}", b"[]", b'{"environment": {"clients": -1}}'):
         with pytest.raises(ValueError, match="is malformed"):
             decode_experiment(noise)

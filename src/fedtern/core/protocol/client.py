@@ -235,6 +235,8 @@ class Client:
             self.round += 1
         if self.round == since:
             how = How.NOTHING
+            if newest is not None and leads_to == since:
+                newest.check_followed(self._replica.stamp, f"client {self.client_id}")
         if newest is None:  # an empty replay: the client had missed nothing
             return Received(since, self.round, leads_to, how, counted)
         invited = self._invited(newest.cohort)
@@ -263,6 +265,7 @@ class Client:
             "kind": "client",
             "federation": self.federation,
             "client": self.client_id,
+            "method": self.terms.method.spec.to_json(),
             "terms": self.terms.digest.hex(),
             "seed": self._uplink.seed,
         }

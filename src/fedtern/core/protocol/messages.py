@@ -57,6 +57,15 @@ class Broadcast:
         """The stamp of the history that ends with it."""
         return self.data[-4:][:STAMP]
 
+    def check_followed(self, stamp: bytes, who: str) -> None:
+        """Raise unless the history that ends with this broadcast is the one of ``stamp``.
+
+        Raises:
+            RemoteProtocolError: it is another history of the same length.
+
+        """
+        Head(COHORT_NOTICE, self.next_stamp, self.round + 1).check_history(stamp, who)
+
     @staticmethod
     def seal(
         stamp: bytes,

@@ -241,6 +241,7 @@ class Server:
         return {
             "kind": "server",
             "federation": self.federation,
+            "method": self.terms.method.spec.to_json(),
             "terms": self.terms.digest.hex(),
             "seed": self.seed,
         }

@@ -10,7 +10,6 @@ import logging
 import math
 
 from fedtern.core.errors import DecodeError, MissedRounds
-from fedtern.core.protocol import CohortNotice
 from fedtern.federation.interfaces import ClientLike
 from fedtern.transports.mqtt.messages import Announcement, write_ask, write_upload
 from fedtern.transports.mqtt.reassembly import Chunk, Reassembly
@@ -151,31 +150,30 @@ class MqttClient:
             return []
 
     def _receive_announcement(self, announcement: Announcement, now: float) -> list[Publish]:
-        notice = CohortNotice.open(announcement.message, self.client.terms)
-        since = self.client.round
-        was_invited = self._invited_round == since
-        if notice.head.round < since:
+        was_invited = self._invited_round == self.client.round
+        try:
+            received = self.client.receive(announcement.message)
+        except MissedRounds as missed:
+            self._note_announcement(announcement, missed.leads_to, now)
+            return self._ask(now)
+        if received.leads_to < received.since:
             return []  # an old message that the broker retained
-        self._deadline = announcement.deadline
-        self._announced_at = now
-        self._final_round = notice.head.round if announcement.ended else None
-        counted: bool | None = None
-        if notice.head.round > since:
-            try:
-                counted = self.client.receive(announcement.message).counted
-            except (MissedRounds, DecodeError):
-                return self._ask(now)
-        notice.head.check_history(self.client.stamp, f"client {self.client.client_id}")
+        self._note_announcement(announcement, received.leads_to, now)
         self._close_request()
-        if notice.cohort is None or self.client.client_id in notice.cohort:
-            self._invited_round = self.client.round
-            if self.client.round == since and self.client.pending is not None:
+        if received.invited:
+            self._invited_round = received.round
+            if not received.is_new and self.client.pending is not None:
                 return [self.upload(self.client.pending)]  # it may have been lost
-        if not was_invited or self.client.round == since:
+        if not was_invited or not received.is_new:
             return []
         self._present_at = now
         # A client whose upload did not count may be unresponsive to the server.
-        return [] if counted else self._report_presence(now)
+        return [] if received.counted else self._report_presence(now)
+
+    def _note_announcement(self, announcement: Announcement, leads_to: int, now: float) -> None:
+        self._deadline = announcement.deadline
+        self._announced_at = now
+        self._final_round = leads_to if announcement.ended else None
 
     def _receive_chunk(self, chunk: Chunk, now: float) -> list[Publish]:
         if self.reassembly.add(chunk) and self._asked_at is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedtern.core.analytic import bits
 from fedtern.core.errors import DecodeError, FedternError, RunError
+from fedtern.core.methods import MethodSpec, method_from_spec
 from fedtern.core.protocol import Server
 from fedtern.data import Dataset
 from fedtern.federation.interfaces import ServerLike
@@ -28,14 +29,25 @@ Progress = Callable[[Evaluation, MqttServer], None]
 
 
 def encode_experiment(experiment: Experiment) -> bytes:
-    """Return an experiment as the payload of the topic ``about``."""
-    return json.dumps(experiment.to_json()).encode()
+    """Return an experiment, with the spec of its method, as the payload of the topic ``about``."""
+    spec = experiment.make_method().spec.to_json()
+    return json.dumps({**experiment.to_json(), "method_spec": spec}).encode()
 
 
 def decode_experiment(payload: bytes) -> Experiment:
-    """Reverse ``encode_experiment``."""
+    """Reverse ``encode_experiment``.
+
+    Raises:
+        DecodeError: the payload is malformed, or its method is unknown here or has another version.
+
+    """
     try:
-        return Experiment.from_json(json.loads(payload))
+        values = json.loads(payload)
+        experiment = Experiment.from_json(values)
+        method = method_from_spec(MethodSpec.from_json(values["method_spec"]))
+        if method != experiment.make_method():
+            raise ValueError(f"its method is not {method.spec.to_text()}")
+        return experiment
     except (KeyError, TypeError, ValueError, FedternError) as error:
         raise DecodeError(
             f"the description of the federation's experiment is malformed: {error}"
