@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from checks import CODECS, LAYOUT, check_codec, sample_update
 from fedtern import DecodeError, Layout
 from fedtern.core.codecs import CODECS as BY_ID
-from fedtern.core.codecs import DenseCodec, SparseCodec, SparseOrDenseCodec, TernaryCodec
+from fedtern.core.codecs import (
+    DenseCodec,
+    EliasCodec,
+    LowRankCodec,
+    PowersCodec,
+    SketchedCodec,
+    SparseCodec,
+    SparseOrDenseCodec,
+    TensorSignsCodec,
+    TernaryCodec,
+    TritsCodec,
+)
 from fedtern.core.codecs.golomb import MAX_DENSITY, golomb_width
 from fedtern.core.updates import Dense, Sparse, Ternary
 from fedtern.core.wire import varint
@@ -128,3 +139,23 @@ def test_counts_are_checked_before_memory_is_allocated():
     huge = bytes([3]) + b"\xff\xff\xff\xff\xff\x07" + b"\0" * 50
     with pytest.raises(DecodeError, match="do not fit"):
         TernaryCodec().decode(huge, layout)
+
+
+REFUSED = {
+    "a bucket larger than the model": (EliasCodec, "0b01016b67cd494501e503", 43),
+    "a bucket in an empty model": (EliasCodec, "0b000101", 0),
+    "a non-zero level with a scale of zero": (EliasCodec, "0b000100000000000b", 1),
+    "too many steps": (EliasCodec, "0b00ffffff0700cdcccc3d00", 1),
+    "a negative scale": (TensorSignsCodec, "0c000080bf01", 1),
+    "a trit out of range": (TritsCodec, "0a0000803fffffff07", 1),
+    "a rank too large for its matrix": (LowRankCodec, "0d02" + 2 * "0000803f", 1),
+    "a low above its high": (SketchedCodec, "10" + 16 * "0" + "01010000803f" + 10 * "0", 1),
+    "an exponent of an empty tensor": (PowersCodec, "110005", 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_payloads_that_break_a_rule_are_refused(reason):
+    codec, data, size = REFUSED[reason]
+    with pytest.raises(DecodeError):
+        codec().decode(bytes.fromhex(data), Layout.flat(size))

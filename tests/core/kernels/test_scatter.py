@@ -82,5 +82,5 @@ def test_vote_counts_are_exact(size, count):
 
 def test_votes_on_models_of_different_sizes_are_refused():
     votes = [Signs.pack(np.ones(size, np.bool_), 0.5) for size in (16, 17)]
-    with pytest.raises(ValueError, match="17 weights and on 16"):
+    with pytest.raises(ValueError, match="17 weights, expected 16"):
         MajorityVote().combine(votes, [1, 1])

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from fedtern import Layout
+from fedtern.core.codecs import LowRankCodec
 from fedtern.core.compressors import Sign
 from fedtern.core.methods.aggregation import MajorityVote, Mean
-from fedtern.core.updates import Dense, Sparse
+from fedtern.core.updates import Dense, LowRank, Sparse
 
 
 def test_means_are_plain_or_weighted_by_examples():
@@ -31,3 +32,15 @@ def test_the_majority_decides_the_sign_and_a_tie_gives_zero():
 def test_updates_without_signs_cannot_vote():
     with pytest.raises(TypeError, match="only signs can vote"):
         MajorityVote().combine([Dense(np.zeros(3, np.float32))], [1])
+
+
+def test_huge_factors_that_cancel_do_not_affect_other_uploads():
+    """Both outer products are huge, but their sum is zero."""
+    layout = Layout(("w",), ((8, 8),))
+    honest = Dense(np.ones(64, np.float32))
+    left = np.ones((2, 8), np.float32)
+    right = np.full((2, 8), 2.0**80, np.float32)
+    right[1] *= -1
+    malicious = LowRank(((8, 8),), (2,), np.concatenate([left.reshape(-1), right.reshape(-1)]))
+    assert LowRankCodec().decode(LowRankCodec().encode(malicious, layout), layout).size == 64
+    assert Mean().combine([honest, malicious], [1, 1]).tolist() == [0.5] * 64

@@ -1,8 +1,8 @@
-"""What one side of a link remembers between rounds.
+"""Feedback rules: compress deltas and keep the part that was not sent for later rounds.
 
-A memory's state is a mapping of named vectors; a missing vector stands for zeros. States are
-values: a step returns a new one and leaves the old one as it was, so that a refused step costs
-nothing. The ``delta`` given to a step is taken over and written to.
+The state of a rule is a mapping of named vectors; a missing vector means zeros. States are values:
+a step returns a new state and does not change the old one, so that a refused step has no effect.
+The ``delta`` given to a step may be overwritten.
 """
 
 from fedtern.core.feedback.error_feedback import ErrorFeedback, Memoryless

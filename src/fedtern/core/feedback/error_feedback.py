@@ -1,4 +1,4 @@
-"""The residual that most methods keep, and those that keep nothing."""
+"""Error feedback, which most methods use, and the rule without memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fedtern.core.updates import SPARSE_UPDATES, Update
 
 @dataclass(frozen=True)
 class ErrorFeedback:
-    """Adds to each delta what earlier compressions lost.
+    """Adds the residual, which is the error of earlier compressions, to each delta.
 
     Algorithm 2: R_i on the clients, R on the server.
     """
 
     part_id: ClassVar[str] = "error_feedback"
     compressor: Compressor
-    observes: ClassVar[bool] = False
+    uses_moments: ClassVar[bool] = False
 
     def step(
         self,
@@ -33,33 +33,36 @@ class ErrorFeedback:
         rng: np.random.Generator,
         moments: Vector | None = None,
     ) -> tuple[Update, State]:
-        """Compress residual + delta; what the update leaves out is the next residual."""
-        if (fused := self._fused) is not None:
-            known = state.get("residual"), state.get("thresholds")
-            update, thresholds = fused.accumulate(delta, *known, layout)
-            return update, {**self._settled(delta, update), "thresholds": thresholds}
-        target = with_residual(delta, state)
+        """Compress residual + delta; the difference to the update is the next residual."""
+        accumulating = self._accumulating
+        if accumulating is not None:
+            update, thresholds = accumulating.accumulate(
+                delta, state.get("residual"), state.get("thresholds"), layout
+            )
+            return update, {**self._next_state(delta, update), "thresholds": thresholds}
+        target = add_residual(delta, state)
         update = self.compressor.compress(target, layout, rng)
-        return update, self._settled(target, update)
+        return update, self._next_state(target, update)
 
     def follow(self, delta: Vector, state: State, update: Update) -> State:
-        """The state after a step that is known to have given ``update``."""
-        target = with_residual(delta, state)
-        if self._fused is not None and isinstance(update, SPARSE_UPDATES):
+        """Return the state after a step whose update is already known."""
+        target = add_residual(delta, state)
+        if self._accumulating is not None and isinstance(update, SPARSE_UPDATES):
             thresholds = next_thresholds(update, np.abs(target[update.indices]))
-            return {**self._settled(target, update), "thresholds": thresholds}
-        return self._settled(target, update)
+            return {**self._next_state(target, update), "thresholds": thresholds}
+        return self._next_state(target, update)
 
     def give_back(self, state: State, update: Update) -> State:
-        """Put the whole update back into the residual."""
+        """Add the whole update to the residual."""
         return return_to_residual(state, update)
 
     @cached_property
-    def _fused(self) -> AccumulatingCompressor | None:
-        # Kept, because asking a protocol takes longer than many a step.
-        return self.compressor if isinstance(self.compressor, AccumulatingCompressor) else None
+    def _accumulating(self) -> AccumulatingCompressor | None:
+        # Cached, because ``isinstance`` with a protocol takes longer than a step of a small model.
+        compressor = self.compressor
+        return compressor if isinstance(compressor, AccumulatingCompressor) else None
 
-    def _settled(self, target: Vector, update: Update) -> State:
+    def _next_state(self, target: Vector, update: Update) -> State:
         if self.compressor.loss == "none":
             return EMPTY
         update.add_to(target, -1.0)
@@ -68,11 +71,11 @@ class ErrorFeedback:
 
 @dataclass(frozen=True)
 class Memoryless:
-    """Forgets what compression loses, as signSGD does."""
+    """Drops the error of compression, as signSGD does."""
 
     part_id: ClassVar[str] = "memoryless"
     compressor: Compressor
-    observes: ClassVar[bool] = False
+    uses_moments: ClassVar[bool] = False
 
     def step(
         self,
@@ -86,23 +89,24 @@ class Memoryless:
         return self.compressor.compress(delta, layout, rng), EMPTY
 
     def follow(self, delta: Vector, state: State, update: Update) -> State:
-        """Nothing to remember."""
+        """Return the empty state."""
         return EMPTY
 
     def give_back(self, state: State, update: Update) -> State:
-        """Nothing to put it into: an update that did not count is gone."""
+        """Return the state unchanged: an update that did not count is lost."""
         return state
 
 
-def with_residual(delta: Vector, state: State) -> Vector:
-    """What there is to send, in the delta's buffer; the old residual survives."""
+def add_residual(delta: Vector, state: State) -> Vector:
+    """Add the residual to ``delta``, in place, and return it; the state does not change."""
     return np.add(delta, state["residual"], out=delta) if "residual" in state else delta
 
 
 def return_to_residual(state: State, update: Update) -> State:
-    """A state whose residual has an update in it again."""
-    residual = (
-        state["residual"].copy() if "residual" in state else np.zeros(update.size, np.float32)
-    )
+    """Return a state with the update added to its residual."""
+    if "residual" in state:
+        residual = state["residual"].copy()
+    else:
+        residual = np.zeros(update.size, np.float32)
     update.add_to(residual)
     return {**state, "residual": residual}

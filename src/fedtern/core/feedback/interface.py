@@ -1,4 +1,4 @@
-"""What a memory promises."""
+"""Interface of feedback rules."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from fedtern.core.layout import Layout, Vector
 from fedtern.core.updates import Update
 
 State = Mapping[str, Vector]
+"""Named vectors that a feedback rule keeps between rounds."""
+
 EMPTY: State = {}
 
 
 class Feedback(Protocol):
-    """Turns a stream of deltas into a stream of updates.
+    """Turns a sequence of deltas into a sequence of updates.
 
     Attributes:
         part_id: a name that stays the same for ever, on the wire and on disk.
-        observes: whether ``step`` uses the second moments of a delta.
+        uses_moments: whether ``step`` uses the second moments of a delta.
 
     """
 
     part_id: ClassVar[str]
-    observes: ClassVar[bool]
+    uses_moments: ClassVar[bool]
 
     def step(
         self,
@@ -37,23 +39,33 @@ class Feedback(Protocol):
         """Compress the next delta.
 
         Args:
-            delta: the change to send; this function takes it over and may write to it.
+            delta: the change to send; this function may overwrite it.
             state: the state after the previous step.
             layout: the model's tensors.
             rng: source of randomness.
-            moments: for each weight, the sum over examples of the square of each one's share in
-                the delta; only for rules that observe them.
+            moments: for each weight, the sum over examples of the squared contribution of each
+                example to the delta; only for rules with ``uses_moments``.
 
         Returns:
             The update, and the state after it.
+
+        Raises:
+            NonFiniteError: a value is NaN, infinite or beyond 2**100.
 
         """
         ...
 
     def follow(self, delta: Vector, state: State, update: Update) -> State:
-        """Return the state after a step that is known to have given ``update``."""
+        """Return the state after a step whose update is already known.
+
+        Args:
+            delta: the delta of that step; this function may overwrite it.
+            state: the state before the step.
+            update: the update that the step returned.
+
+        """
         ...
 
     def give_back(self, state: State, update: Update) -> State:
-        """Return the state with an ``update`` put back that did not count."""
+        """Return the state after taking back an update that did not count."""
         ...

@@ -1,4 +1,4 @@
-"""Momentum that is accumulated before values are chosen, not after (Lin et al., 2018)."""
+"""Momentum that is accumulated before values are selected (Lin et al., 2018)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from fedtern.core.updates import Sparse, Update
 
 @dataclass(frozen=True)
 class MomentumCorrection:
-    """Deep gradient compression: residuals of velocities, and both forgotten where one was sent.
+    """Deep gradient compression: the residual accumulates velocities instead of deltas.
+
+    Velocity and residual are reset to zero for the values that are sent.
 
     Args:
-        p: the share of values that is sent once the warm-up is over.
-        scope: whether it is that of each tensor or of the model.
-        momentum: m of the velocity u = m u + delta, of which v = v + u is the residual.
-        clip: the greatest length of a delta; a longer one is shortened to it.
-        warmup: how many steps each stage of the warm-up takes; the stages send 1/4, 1/16, 1/64, …
-            of the values, down to p.
+        p: the share of values that are sent after the warm-up.
+        scope: whether the share is of each tensor or of the model.
+        momentum: m in the velocity u = m u + delta; the residual is v = v + u.
+        clip: the maximum norm of a delta, or None; a longer delta is scaled down.
+        warmup: the number of steps in each stage of the warm-up. The stages send 1/4, 1/16, 1/64,
+            … of the values, down to p.
 
     """
 
@@ -35,7 +37,7 @@ class MomentumCorrection:
     momentum: float = 0.9
     clip: float | None = None
     warmup: int = 0
-    observes: ClassVar[bool] = False
+    uses_moments: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", TopK(self.p, self.scope).p)
@@ -51,7 +53,7 @@ class MomentumCorrection:
         object.__setattr__(self, "warmup", operator.index(self.warmup))
 
     def rate(self, steps: int) -> float:
-        """The share of values that is sent after so many steps.
+        """Return the share of values that are sent after the given number of steps.
 
         >>> [MomentumCorrection(0.01, warmup=2).rate(steps) for steps in (0, 1, 2, 4, 6, 99)]
         [0.25, 0.25, 0.0625, 0.015625, 0.01, 0.01]
@@ -67,21 +69,23 @@ class MomentumCorrection:
         rng: np.random.Generator,
         moments: Vector | None = None,
     ) -> tuple[Update, State]:
-        """Send the largest residuals; residual and velocity start anew where they were sent."""
-        velocity, residual, steps = self._accumulated(delta, state)
+        """Send the largest residuals, and reset residual and velocity for them."""
+        velocity, residual, steps = self._accumulate(delta, state)
         update = TopK(self.rate(steps), self.scope).compress(residual, layout, rng)
-        return update, _settled(velocity, residual, steps, update)
+        return update, _next_state(velocity, residual, steps, update)
 
     def follow(self, delta: Vector, state: State, update: Update) -> State:
-        """The state after a step that is known to have given ``update``."""
-        assert isinstance(update, Sparse)  # as ``step`` makes them
-        return _settled(*self._accumulated(delta, state), update)
+        """Return the state after a step whose update is already known."""
+        assert isinstance(update, Sparse)  # ``step`` returns no other updates
+        velocity, residual, steps = self._accumulate(delta, state)
+        return _next_state(velocity, residual, steps, update)
 
     def give_back(self, state: State, update: Update) -> State:
-        """Put the update back into the residual; velocities have begun anew and stay so."""
+        """Add the update to the residual; its velocity stays reset."""
         return return_to_residual(state, update)
 
-    def _accumulated(self, delta: Vector, state: State) -> tuple[Vector, Vector, int]:
+    def _accumulate(self, delta: Vector, state: State) -> tuple[Vector, Vector, int]:
+        """Return the new velocity, the new residual and the number of steps so far."""
         if self.clip is not None:
             length = float(np.sqrt(np.square(delta, dtype=np.float64).sum()))
             if np.isfinite(length) and length > self.clip:
@@ -91,12 +95,13 @@ class MomentumCorrection:
             velocity = np.float32(self.momentum) * state["velocity"]
             velocity += delta
         residual = velocity + state["residual"] if "residual" in state else velocity.copy()
-        return velocity, residual, int(state["steps"][0]) if "steps" in state else 0
+        steps = int(state["steps"][0]) if "steps" in state else 0
+        return velocity, residual, steps
 
 
-def _settled(velocity: Vector, residual: Vector, steps: int, update: Sparse) -> State:
+def _next_state(velocity: Vector, residual: Vector, steps: int, update: Sparse) -> State:
     velocity[update.indices] = 0
     residual[update.indices] = 0
-    # Exact in float32 as far as it counts: no warm-up has more stages than 2**24 steps.
-    counted = np.array([min(steps + 1, 1 << 24)], np.float32)
-    return {"velocity": velocity, "residual": residual, "steps": counted}
+    # Float32 is exact up to 2**24 steps, which are at least 16 stages of a warm-up.
+    next_steps = np.array([min(steps + 1, 1 << 24)], np.float32)
+    return {"velocity": velocity, "residual": residual, "steps": next_steps}

@@ -1,6 +1,7 @@
-"""Named methods as compositions: what is sent each way, with which feedback and aggregation.
+"""Named methods: combinations of feedback rules, compressors, codecs and an aggregation.
 
-To add a method, write a compressor (if it needs a new one), a function and a row of ``METHODS``.
+To add a method, write a compressor (if it needs a new one) and a function, and list the function
+in ``METHODS``.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ METHODS: dict[str, Recipe[Any]] = {
 
 
 def make_method(described: Mapping[str, Any]) -> Method:
-    """Make a method from its name and parameters, as experiments record them.
+    """Make a method from its name and parameters, as stored in experiments.
+
+    Args:
+        described: the method's parameters, and its name under the key "name".
 
     >>> make_method({"name": "fedavg", "local_steps": 25}) == fedavg(25)
     True
@@ -55,7 +59,7 @@ def make_method(described: Mapping[str, Any]) -> Method:
 
 
 def method_from_spec(spec: MethodSpec) -> Method:
-    """Make the method that a peer or a file names.
+    """Make the method of a spec from a peer or a file.
 
     >>> method_from_spec(stc(p_up=1 / 100).spec) == stc(p_up=1 / 100)
     True
@@ -82,13 +86,13 @@ def method_from_spec(spec: MethodSpec) -> Method:
 def register_method(
     name: str, version: int = 1, publication: Publication = UNPUBLISHED, *, replace: bool = False
 ) -> Callable[[Callable[P, Method]], Recipe[P]]:
-    """Make a method known by its name wherever a method is named; use it as a decorator.
+    """Register a method, so that it can be used by name everywhere; use it as a decorator.
 
     Args:
         name: the method's name on the wire, on disk and on the command line.
         version: raise it whenever the same parameters would give other messages.
         publication: citation and map of equations.
-        replace: whether to replace a method of the same name.
+        replace: whether to replace an existing method of the same name.
 
     Raises:
         ValueError: the name is taken.

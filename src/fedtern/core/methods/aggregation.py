@@ -1,4 +1,4 @@
-"""How a server makes one delta out of a cohort's updates."""
+"""Aggregations: combine the updates of a cohort into one delta."""
 
 from __future__ import annotations
 
@@ -14,18 +14,35 @@ from fedtern.core.updates import Signs, Update
 
 
 class Aggregate(Protocol):
-    """Combines updates; ``examples`` says how many each one was trained on."""
+    """Combines updates into one vector.
+
+    Attributes:
+        part_id: a name that stays the same for ever, on the wire and on disk.
+
+    """
 
     part_id: ClassVar[str]
 
     def combine(self, updates: Sequence[Update], examples: Sequence[int]) -> Vector:
-        """A new vector from at least one update. The order of updates may matter to its bits."""
+        """Combine at least one update into a new vector.
+
+        Args:
+            updates: the updates; their order may affect the rounding of the result.
+            examples: the number of examples that each update was trained on.
+
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of the updates, each counted once (Algorithm 2) or by its examples (FedAvg)."""
+    """The mean of the updates.
+
+    Args:
+        weighted: whether updates are weighted by their number of examples (FedAvg) or all the same
+            (Algorithm 2 of the paper).
+
+    """
 
     part_id: ClassVar[str] = "mean"
     weighted: bool = False
@@ -34,27 +51,34 @@ class Mean:
         object.__setattr__(self, "weighted", bool(self.weighted))
 
     def combine(self, updates: Sequence[Update], examples: Sequence[int]) -> Vector:
-        """Sparse updates are added without being made dense."""
-        shares = np.array(examples if self.weighted else [1] * len(updates), np.float64)
+        """Return the mean; sparse updates are added without making them dense."""
+        weights = np.array(examples if self.weighted else [1] * len(updates), np.float64)
         out = np.zeros(updates[0].size, np.float32)
-        for update, share in zip(updates, shares / shares.sum(), strict=True):
+        for update, share in zip(updates, weights / weights.sum(), strict=True):
             update.add_to(out, float(share))
         return out
 
 
 @dataclass(frozen=True)
 class MajorityVote:
-    """Votes up less votes down, for each weight (Bernstein et al., 2018)."""
+    """For each weight, the number of positive minus negative signs (Bernstein et al., 2018)."""
 
     part_id: ClassVar[str] = "majority_vote"
 
     def combine(self, updates: Sequence[Update], examples: Sequence[int]) -> Vector:
-        """The sign of the result is the majority's; zero is a tie."""
-        votes, size = [], updates[0].size
+        """Return the vote counts; a tie is zero.
+
+        Raises:
+            TypeError: an update is not a ``Signs`` update.
+            ValueError: the updates are of different sizes.
+
+        """
+        size = updates[0].size
+        votes = []
         for update in updates:
             if not isinstance(update, Signs):
                 raise TypeError(f"only signs can vote, got {type(update).__name__}")
             if update.size != size:
-                raise ValueError(f"got votes on {update.size} weights and on {size}")
+                raise ValueError(f"got votes on {update.size} weights, expected {size}")
             votes.append(update.bits)
         return count_votes(votes, size).astype(np.float32)

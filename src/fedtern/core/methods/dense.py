@@ -1,4 +1,4 @@
-"""Methods that send something for every weight."""
+"""Methods that send a value, or a few bits, for every weight."""
 
 from __future__ import annotations
 
@@ -14,22 +14,31 @@ from fedtern.core.methods.recipe import named_method
 
 @named_method("sgd", publication=papers.SGD)
 def sgd() -> Method:
-    """Uncompressed distributed SGD: every iteration, every value."""
+    """Uncompressed distributed SGD: full updates after every step."""
     return Method(dense_link(), dense_link(), 1, Mean())
 
 
 @named_method("fedavg", publication=papers.FEDAVG)
 def fedavg(local_steps: int = 400, weighted: bool = False) -> Method:
-    """Federated averaging: uncompressed, but only once in ``local_steps`` iterations.
+    """Federated averaging: full updates after every ``local_steps`` steps.
 
-    McMahan et al. (2017) weight clients by their examples; Sattler et al. (2019) do not.
+    Args:
+        local_steps: the number of local steps between uploads.
+        weighted: whether clients are weighted by their number of examples, as by McMahan et al.
+            (2017), or equally, as by Sattler et al. (2019).
+
     """
     return Method(dense_link(), dense_link(), local_steps, Mean(weighted))
 
 
 @named_method("signsgd", publication=papers.SIGNSGD)
 def signsgd(delta: float = 0.0002) -> Method:
-    """One bit a parameter up, the majority's bit down."""
+    """One bit per parameter up, the majority's bit down.
+
+    Args:
+        delta: the step size of a broadcast.
+
+    """
     up = Link(Memoryless(Sign()), SignsCodec())
     down = Link(Memoryless(Sign(delta)), SignsCodec())
     return Method(up, down, 1, MajorityVote())
@@ -37,9 +46,12 @@ def signsgd(delta: float = 0.0002) -> Method:
 
 @named_method("ef_signsgd", publication=papers.EF_SIGNSGD)
 def ef_signsgd(both_ways: bool = False, local_steps: int = 1) -> Method:
-    """Signs at the mean magnitude of their tensor, with error feedback.
+    """Signs times the mean magnitude of their tensor, with error feedback.
 
-    Down, the mean of these is sent as it is, or compressed likewise (``both_ways``).
+    Args:
+        both_ways: whether broadcasts are compressed like uploads, or exact.
+        local_steps: the number of local steps between uploads.
+
     """
     up = Link(ErrorFeedback(ScaledSign()), TensorSignsCodec())
     return Method(up, up if both_ways else lossless_link(), local_steps, Mean())
@@ -47,9 +59,12 @@ def ef_signsgd(both_ways: bool = False, local_steps: int = 1) -> Method:
 
 @named_method("terngrad", publication=papers.TERNGRAD)
 def terngrad(clip: float | None = 2.5, local_steps: int = 1) -> Method:
-    """Minus, zero or plus the largest magnitude of each tensor, unbiased.
+    """Zero, or plus or minus the largest magnitude of the tensor, at random and unbiased.
 
-    Values are first cut off at ``clip`` standard deviations of their tensor.
+    Args:
+        clip: clip values at this many standard deviations of their tensor; None to clip nothing.
+        local_steps: the number of local steps between uploads.
+
     """
     up = Link(Memoryless(StochasticTernary(clip)), TritsCodec())
     return Method(up, lossless_link(), local_steps, Mean())
@@ -57,6 +72,14 @@ def terngrad(clip: float | None = 2.5, local_steps: int = 1) -> Method:
 
 @named_method("qsgd", publication=papers.QSGD)
 def qsgd(levels: int = 7, bucket: int = 512, norm: Norm = "l2", local_steps: int = 1) -> Method:
-    """Randomly rounded to ``levels`` fractions of the norm of each ``bucket`` values, unbiased."""
+    """Values rounded at random, and unbiased, to fractions of the norm of their bucket.
+
+    Args:
+        levels: the number of levels between zero and the norm.
+        bucket: the number of values per bucket.
+        norm: the norm of a bucket, "l2" or "max".
+        local_steps: the number of local steps between uploads.
+
+    """
     up = Link(Memoryless(StochasticLevels(levels, bucket, norm)), EliasCodec())
     return Method(up, lossless_link(), local_steps, Mean())

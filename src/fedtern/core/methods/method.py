@@ -1,4 +1,4 @@
-"""The parts of a method."""
+"""Links and methods."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Method:
-    """Everything that server and clients have to agree on, apart from the model.
+    """The settings that server and clients must agree on, apart from the model.
 
     Args:
         up: the link from clients to the server.
@@ -108,7 +108,7 @@ class Method:
 
     @cached_property
     def digest(self) -> bytes:
-        """Three bytes in the head of each message that tell two methods apart.
+        """Three bytes in the header of each message that identify the method.
 
         The first bytes of the SHA-256 of ``describe()`` as canonical JSON.
         """
@@ -117,7 +117,7 @@ class Method:
 
 def dense_link() -> Link:
     """Make a link that sends all values unchanged."""
-    # Error feedback although compression loses nothing: it keeps what is lost in transit.
+    # Error feedback, although compression loses nothing: it keeps uploads that did not count.
     return Link(ErrorFeedback(Identity()), DenseCodec())
 
 

@@ -1,4 +1,4 @@
-"""A named method: how to make it, its version, and where it was published."""
+"""Recipes: functions that make named methods, with their versions and publications."""
 
 from __future__ import annotations
 
@@ -19,12 +19,20 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class Publication:
-    """Where a method was published, and which function implements which of its equations."""
+    """The publication of a method.
 
-    cite: str  # like "Sattler et al., 2019"
+    Attributes:
+        cite: a short citation, such as "Sattler et al., 2019".
+        bibtex: the citation in BibTeX format.
+        equations: the dotted name of the function that implements each equation.
+        notes: deviations from the publication, with reasons.
+
+    """
+
+    cite: str
     bibtex: str = ""
-    equations: Mapping[str, str] = field(default_factory=dict)  # to the function's dotted name
-    notes: tuple[str, ...] = ()  # deviations from the publication, with reasons
+    equations: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def bibtex(kind: str, key: str, **fields: str) -> str:
@@ -73,7 +81,7 @@ class Recipe(Generic[P]):
         return replace(method, name=self.name, version=self.version, parameters=plain)
 
     def _plain(self, name: str, value: Any) -> Parameter:
-        """Convert a value to the type of its parameter: 1 and 1.0 are the same share."""
+        """Convert a value to the type of its parameter, so that 1 and 1.0 give the same method."""
         hint = self._types.get(name, Any)
         kinds = [kind for kind in typing.get_args(hint) or (hint,) if kind is not NoneType]
         if value is None or isinstance(value, str | bool):
@@ -94,7 +102,8 @@ class Recipe(Generic[P]):
     @property
     def defaults(self) -> dict[str, Any]:
         """The default of each parameter."""
-        return {n: p.default for n, p in self._signature.parameters.items()}
+        parameters = self._signature.parameters
+        return {name: parameter.default for name, parameter in parameters.items()}
 
     @property
     def about(self) -> str:
@@ -105,10 +114,10 @@ class Recipe(Generic[P]):
 def named_method(
     name: str, version: int = 1, publication: Publication = UNPUBLISHED
 ) -> Callable[[Callable[P, Method]], Recipe[P]]:
-    """Give the method that a function makes its name and version; use it as a decorator.
+    """Turn a function that makes a method into a ``Recipe``; use it as a decorator.
 
     Args:
-        name: stays the same for ever, even if the function is renamed.
+        name: the method's name, which stays the same for ever, even if the function is renamed.
         version: raise it whenever the same parameters would give other messages.
         publication: citation and map of equations.
 

@@ -1,4 +1,4 @@
-"""Methods that send the few values that matter and keep the others for later."""
+"""Methods that send the few largest values and keep the others for later."""
 
 from __future__ import annotations
 
@@ -20,7 +20,16 @@ def stc(
     scope: Scope = "model",
     weighted: bool = False,
 ) -> Method:
-    """Sparse ternary compression in both directions (Algorithm 2); with delay, Appendix C."""
+    """Sparse ternary compression in both directions (Algorithm 2; with local steps, Appendix C).
+
+    Args:
+        p_up: the share of values in an upload.
+        p_down: the share of values in a broadcast.
+        local_steps: the number of local steps between uploads.
+        scope: whether values are selected from the whole model or from each tensor.
+        weighted: whether clients are weighted by their number of examples.
+
+    """
     up = Link(ErrorFeedback(SparseTernary(p_up, scope)), TernaryCodec(scope))
     down = Link(ErrorFeedback(SparseTernary(p_down, scope)), TernaryCodec(scope))
     return Method(up, down, local_steps, Mean(weighted))
@@ -34,7 +43,16 @@ def topk(
     scope: Scope = "model",
     weighted: bool = False,
 ) -> Method:
-    """The largest values with error feedback; down uncompressed unless ``p_down`` is given."""
+    """The largest values, with error feedback.
+
+    Args:
+        p_up: the share of values in an upload.
+        p_down: the share of values in a broadcast; None for exact broadcasts.
+        local_steps: the number of local steps between uploads.
+        scope: whether values are selected from the whole model or from each tensor.
+        weighted: whether clients are weighted by their number of examples.
+
+    """
     up = Link(ErrorFeedback(TopK(p_up, scope)), SparseCodec())
     down = lossless_link()
     if p_down is not None:
@@ -44,7 +62,12 @@ def topk(
 
 @named_method("gradient_dropping", publication=papers.GRADIENT_DROPPING)
 def gradient_dropping(p: float = 0.01) -> Method:
-    """The share ``p`` of largest values of the whole model, the others dropped for now."""
+    """The largest values of the whole model, with error feedback; exact broadcasts.
+
+    Args:
+        p: the share of values in an upload.
+
+    """
     return topk(p)
 
 
@@ -56,12 +79,17 @@ def dgc(
     warmup: int = 30,
     scope: Scope = "tensor",
 ) -> Method:
-    """Deep gradient compression: top-k of residuals of velocities, which it masks where it sends.
+    """Deep gradient compression: the largest residuals of velocities, with momentum masking.
 
-    ``momentum`` takes the place of that of training. ``clip`` is the greatest length of a client's
-    change: the publication's threshold over the root of the number of clients, times the learning
-    rate. ``warmup`` is the number of uploads in each stage of the warm-up (an epoch in the
-    publication), with 1/4, 1/16, … of the values sent.
+    Args:
+        p: the share of values in an upload after the warm-up.
+        momentum: the momentum, which replaces the momentum of training.
+        clip: the maximum norm of a client's change, or None. It corresponds to the publication's
+            threshold divided by the root of the number of clients, times the learning rate.
+        warmup: the number of uploads in each stage of the warm-up (an epoch in the publication).
+            The stages send 1/4, 1/16, … of the values.
+        scope: whether values are selected from the whole model or from each tensor.
+
     """
     up = Link(MomentumCorrection(p, scope, momentum, clip, warmup), SparseCodec())
     return Method(up, lossless_link(), 1, Mean(), momentum="feedback")
@@ -69,20 +97,38 @@ def dgc(
 
 @named_method("strom", publication=papers.STROM)
 def strom(tau: float = 0.01) -> Method:
-    """Plus or minus ``tau`` for every value whose residual exceeds it."""
+    """Plus or minus a threshold for every value whose residual exceeds it.
+
+    Args:
+        tau: the threshold.
+
+    """
     up = Link(ErrorFeedback(Threshold(tau)), TernaryCodec())
     return Method(up, lossless_link(), 1, Mean())
 
 
 @named_method("variance", publication=papers.VARIANCE)
 def variance(alpha: float = 1.0, decay: float = 0.999) -> Method:
-    """What is unambiguous: its square exceeds ``alpha`` times the second moments it came from."""
+    """Values whose square exceeds a multiple of their second moments, as powers of two.
+
+    Args:
+        alpha: the factor of the second moments.
+        decay: the factor by which second moments of values that are not sent shrink in each round.
+
+    """
     up = Link(VarianceThreshold(alpha, decay), PowersCodec())
     return Method(up, lossless_link(), 1, Mean())
 
 
 @named_method("sbc", publication=papers.SBC)
 def sbc(p: float = 0.01, local_steps: int = 10, scope: Scope = "tensor") -> Method:
-    """Sparse binary compression: the largest values of the stronger sign, at their mean."""
+    """Sparse binary compression: the largest values of the stronger sign, at their mean.
+
+    Args:
+        p: the share of values in an upload.
+        local_steps: the number of local steps between uploads.
+        scope: whether values are selected from the whole model or from each tensor.
+
+    """
     up = Link(ErrorFeedback(SparseBinary(p, scope)), BinaryCodec(scope))
     return Method(up, lossless_link(), local_steps, Mean(), momentum="mask")

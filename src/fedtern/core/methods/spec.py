@@ -1,9 +1,9 @@
-"""Identity of a method, without any Python name.
+"""Identity of a method, independent of Python names.
 
-Peers compare specs, and stores, run directories and federations keep them. A spec consists of a
-registered name, a version and parameters. The digest in the head of each message covers the
-parts of the method, too, by their stable ids (``part_id``), so that a method that was changed by
-hand does not pass for the registered one.
+A spec consists of a registered name, a version and parameters. Peers compare specs; stores, run
+directories and federations store them. The digest in the header of each message also covers the
+parts of the method, by their stable ids (``part_id``). So a method that was changed by hand has
+another digest than the registered one.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ def describe_part(part: Any) -> dict[str, Any]:
     if not isinstance(part_id, str) or not is_dataclass(part) or isinstance(part, type):
         raise ValueError(
             f"{part!r} cannot be part of a method: it must be a dataclass with a part_id, a name"
-            ' that stays the same for ever, such as part_id: ClassVar[str] = "top_k"'
+            ' that never changes, such as part_id: ClassVar[str] = "top_k"'
         )
     described: dict[str, Any] = {"id": part_id}
-    for each in fields(part):
-        value = getattr(part, each.name)
+    for part_field in fields(part):
+        value = getattr(part, part_field.name)
         if value is None or isinstance(value, _SCALARS):
-            described[each.name] = value
+            described[part_field.name] = value
         else:
-            described[each.name] = describe_part(value)
+            described[part_field.name] = describe_part(value)
     return described

@@ -54,7 +54,7 @@ def make_local_training(
         replace(sgd, momentum=0.0) if momentum_in_feedback else sgd,
         batch_size=environment.batch_size,
         local_steps=method.local_steps,
-        example_moments=method.up.feedback.observes,
+        example_moments=method.up.feedback.uses_moments,
         restriction=lambda client, round: Uplink(client, terms, seed).restriction(round),
         seed=seed,
     )
