@@ -98,7 +98,7 @@ def test_a_failing_cell_is_reported_the_others_finish_and_are_not_repeated(tmp_p
 @pytest.mark.usefixtures("one_thread")
 def test_a_worker_that_is_killed_costs_its_cell_only_and_the_next_grid_goes_on(tmp_path):
     # Long enough that the kill, after about 0.3 seconds, comes well before the end.
-    long = cell("stc:p_up=1/10,p_down=1/10", iterations=1500)
+    long = cell("stc:p_up=1/10,p_down=1/10", iterations=800)
     short = cell()
     alone = list(train_run(open_run(long, tmp_path / "alone")))
     killed = []
