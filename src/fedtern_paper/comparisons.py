@@ -118,7 +118,7 @@ def cheaper(
 
     Args:
         first: The methods that should be cheaper.
-        rival: The methods that they are compared with, besides the baselines.
+        rival: The methods that they are compared with, in addition to the baselines.
         costs: Costs at an evaluation, by name.
         groups: The runs.
 

@@ -262,9 +262,9 @@ def test_the_method_option_contains_parameters_that_differ_from_the_default():
         local = {**METHODS[method["name"]].defaults, **method}
         points = records[0].points
         odd = replace(records[0], method=local, points=tuple(p._replace(up=0.0) for p in points))
-        told = advise(Situation(parameters=7850, up=1e3), [odd, records[1]]).method_option
-        assert told == option
-        assert complete_method(parse_method(told)) == local
+        written = advise(Situation(parameters=7850, up=1e3), [odd, records[1]]).method_option
+        assert written == option
+        assert complete_method(parse_method(written)) == local
 
 
 def test_every_lesson_applies_in_some_situation():

@@ -121,8 +121,8 @@ def test_the_title_of_a_picture_states_iterations_and_momentum(tmp_path):
 def test_the_papers_numbers_stand_beside_its_own_methods_only(tmp_path):
     asked = Settings("vgg11s-cifar10", values=(1,), methods=("stc", "stc:p_up=1/25"))
     rows = ARTEFACTS["fig6"].table(asked, Results(tmp_path)).values
-    told = {row["method"] for row in rows if row["paper"] is not None}
-    assert told == {"stc"}
+    annotated = {row["method"] for row in rows if row["paper"] is not None}
+    assert annotated == {"stc"}
 
 
 def test_figures_share_runs():
@@ -313,14 +313,14 @@ def test_replacing_the_page_of_another_command_is_reported(tmp_path):
         finish(runs.out, cell, 0.5)
     line = f"reproduce table4 --task {TASK} --iterations 800 --method sgd --out {runs.out}"
 
-    def said(*more):
+    def messages(*more):
         words = [*line.split(), "--results", str(tmp_path / "results"), *more]
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0, result.output
         return result.stderr
 
-    assert said("--seeds", "2") == said("--seeds", "2") == ""
-    assert f"--task {TASK} --seeds 2 --iterations 800 --method sgd` had made; that" in said()
+    assert messages("--seeds", "2") == messages("--seeds", "2") == ""
+    assert f"--task {TASK} --seeds 2 --iterations 800 --method sgd` had made; that" in messages()
 
 
 def test_runs_that_are_longer_because_of_whole_rounds_are_named(tmp_path):

@@ -186,7 +186,8 @@ def test_short_runs_are_counted_separately(tmp_path):
     finish(tmp_path, cell("signsgd", elsewhere, iterations=500), 0.5)
     made, _ = summarise(judge(Results(tmp_path).finished_runs()))
     rows = {row["statement"]: row for row in made.shown}
-    lesson, signs = rows["non-iid data: STC above FedAvg"], rows["non-iid data: STC above signSGD"]
+    lesson = rows["non-iid data: STC above FedAvg"]
+    signs = rows["non-iid data: STC above signSGD"]
     assert (lesson["verdict"], lesson["holds in"]) == ("did not hold here", "0 of 1")
     assert lesson["in shorter runs"] == "1 of 1"
     assert (signs["verdict"], signs["holds in"]) == ("in shorter runs only", "")
@@ -346,15 +347,16 @@ def test_checking_one_task_keeps_the_results_of_others(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "reason"),
     [
         ("close", "near", "close"),
         ("STC above FedAvg", "STC wins", "STC wins"),
         ("True", "so", "so"),
     ],
 )
-def test_a_claims_file_of_another_version_is_an_error_and_is_kept(tmp_path, old, new, said):
-    runs, results = tmp_path / "runs", tmp_path / "results"
+def test_a_claims_file_of_another_version_is_an_error_and_is_kept(tmp_path, old, new, reason):
+    runs = tmp_path / "runs"
+    results = tmp_path / "results"
     for method in ("stc", "fedavg"):
         finish(runs, cell(method, SKEWED), 0.8)
         finish(runs, cell(method, SKEWED, task="cnn-kws"), 0.9)
@@ -365,7 +367,7 @@ def test_a_claims_file_of_another_version_is_an_error_and_is_kept(tmp_path, old,
     found = listed.read_text()
     result = CliRunner().invoke(app, [*command, "--task", TASK])
     assert result.exit_code == 1
-    assert said in result.stderr
+    assert reason in result.stderr
     assert "without --task" in result.stderr.replace("\n", " ")
     assert listed.read_text() == found
     assert CliRunner().invoke(app, command).exit_code == 0  # it does not read the file
@@ -376,10 +378,10 @@ def test_a_run_of_another_version_is_reported(tmp_path):
     finish(tmp_path, cell("sgd"), 0.9)
     metrics = tmp_path / cell("sgd").digest / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"round"', '"round_of_later"'))
-    said = []
-    recorded = Results(tmp_path).finished_runs(said.append)
-    assert [found.method["name"] for found, _ in recorded] == ["stc"]
-    assert str(metrics) in str(*said)
+    errors = []
+    finished = Results(tmp_path).finished_runs(errors.append)
+    assert [found.method["name"] for found, _ in finished] == ["stc"]
+    assert str(metrics) in str(*errors)
     with pytest.raises(
         StoreError, match=r"metrics.jsonl: line 1 is damaged, or was written by another version"
     ):

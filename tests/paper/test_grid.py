@@ -72,7 +72,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def test_a_failing_cell_is_reported_the_others_finish_and_are_not_repeated(tmp_path):
+def test_a_failing_cell_is_reported_and_the_others_finish_once(tmp_path):
     good, twice = cell(), cell("stc:p_up=1/10,p_down=1/10")
     bad = cell(environment=Environment(clients=5000))
     (tmp_path / cell(seed=9).digest).mkdir()
@@ -96,7 +96,7 @@ def test_a_failing_cell_is_reported_the_others_finish_and_are_not_repeated(tmp_p
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_worker_that_is_killed_costs_its_cell_only_and_the_next_grid_goes_on(tmp_path):
+def test_a_killed_worker_fails_only_its_cell_and_the_next_grid_resumes_it(tmp_path):
     # Long enough that the kill, after about 0.3 seconds, comes well before the end.
     long = cell("stc:p_up=1/10,p_down=1/10", iterations=800)
     short = cell()
@@ -119,7 +119,7 @@ def test_a_worker_that_is_killed_costs_its_cell_only_and_the_next_grid_goes_on(t
     assert curve(open_run(long, tmp_path).evaluations()) == curve(alone)
 
 
-def test_what_another_process_runs_is_waited_for_and_has_not_failed(tmp_path):
+def test_a_grid_waits_for_a_cell_that_another_process_runs(tmp_path):
     elsewhere, here = cell(), cell(seed=1)
     (tmp_path / elsewhere.digest).mkdir()
     lock = Lock(tmp_path / elsewhere.digest)
@@ -131,7 +131,7 @@ def test_what_another_process_runs_is_waited_for_and_has_not_failed(tmp_path):
     assert Results(tmp_path).missing([elsewhere, here]) == []
 
 
-def test_a_grid_that_waits_for_another_can_be_stopped(tmp_path):
+def test_a_grid_that_waits_for_another_process_can_be_stopped(tmp_path):
     stop = []
     (tmp_path / cell().digest).mkdir()
     lock = Lock(tmp_path / cell().digest)
@@ -165,7 +165,7 @@ def test_a_grid_that_is_stopped_before_it_begins_starts_no_cell(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_grid_that_is_stopped_is_saved_where_it_is(tmp_path):
+def test_a_stopped_grid_saves_a_checkpoint_and_starts_no_other_cell(tmp_path):
     stop = []
     long, other = cell(iterations=10**6, evaluate_every=1), cell()
     seen = Recorder(lambda: stop.append(True))
@@ -178,9 +178,7 @@ def test_a_grid_that_is_stopped_is_saved_where_it_is(tmp_path):
     assert found.last_iteration(long) > 0
 
 
-def test_a_grid_that_takes_long_says_how_far_it_is_and_how_long_it_will_take(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_slow_grid_prints_its_progress_and_the_time_left(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(progress, "_HEARTBEAT_SECONDS", -1.0)
     slow, failing = cell(iterations=100), cell(seed=1)
     with progress.GridProgress(3, [slow, failing], Results(tmp_path)) as watch:
@@ -194,7 +192,7 @@ def test_a_grid_that_takes_long_says_how_far_it_is_and_how_long_it_will_take(
     assert failed == "sgd clients=4 participation=1.0 seed=1 failed: no luck"
 
 
-def test_data_that_is_absent_is_one_error_for_each_cell_and_starts_nobody(tmp_path):
+def test_missing_data_fails_each_cell_and_starts_no_worker(tmp_path):
     absent = Experiment.of("logistic-mnist", "sgd", FEW)
     failed = run_cells([absent], tmp_path / "runs", data_dir=tmp_path / "nowhere")
     assert "put it there" in failed[absent.digest]
@@ -204,7 +202,7 @@ def test_data_that_is_absent_is_one_error_for_each_cell_and_starts_nobody(tmp_pa
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
-def test_ctrl_c_saves_and_nobody_outlives_a_kill(tmp_path):
+def test_ctrl_c_saves_and_workers_end_with_a_killed_parent(tmp_path):
     command = (
         "reproduce table1 --task logistic-digits --method sgd --iterations 1000000 --workers 1"
     )

@@ -135,9 +135,10 @@ def test_signs_agree_more_in_larger_batches_unless_each_has_one_class(tmp_path):
     assert 0 < reported[0] < reported[-1] <= 1
     assert found.sizes == [1, 2, 5, 10, 20, 50, 100]
     assert found.batches[0] == 40
-    iid, skewed = found.alpha[IID], found.alpha[NON_IID]
+    iid = found.alpha[IID]
+    non_iid = found.alpha[NON_IID]
     assert iid[-1] > iid[0] + 0.15
-    assert skewed[-1] < iid[-1] - 0.1
+    assert non_iid[-1] < iid[-1] - 0.1
     assert sum(found.bins[IID]) > 500
     (kept,) = tmp_path.glob(".congruence-*")
     before = kept.read_bytes()

@@ -38,8 +38,8 @@ class Fallback:
     Args:
         method: Name and parameters of the method.
         momentum: Momentum of the clients. A recorded run may replace it, unless it is 0.
-        reasons: Reasons for the method, besides the lessons that apply.
-        momentum_reasons: Reasons for the momentum, besides the lessons that apply.
+        reasons: Reasons for the method, in addition to the lessons that apply.
+        momentum_reasons: Reasons for the momentum, in addition to the lessons that apply.
         may_be_replaced_by: Whether a recorded method may replace the method, for example by
             the same method with another parameter.
 
