@@ -415,6 +415,19 @@ def test_a_skipped_round_is_not_void():
     assert finished.next_cohort == {0, 1}
 
 
+def test_an_empty_round_is_not_skipped_for_a_cohort_below_the_quorum():
+    federation = Federation(RoundPolicy(Sample(fraction=0.5), quorum=2), cohort=[])
+    federation.rounds.connected(0.0)
+    for client in (0, 1):
+        federation.rounds.client_present(client)
+    assert federation.rounds.tick(1.0) is None
+    assert federation.state is S.WAITING
+    federation.rounds.client_present(2)
+    finished = federation.rounds.tick(1.0)
+    assert isinstance(finished, RoundFinished)
+    assert len(finished.next_cohort) == 2
+
+
 def test_in_the_grace_period_after_a_reconnection_no_cohort_is_selected():
     federation = finish_in_the_grace_period()
     for client in (0, 1, 2):

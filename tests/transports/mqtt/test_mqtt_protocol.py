@@ -21,7 +21,7 @@ from upload_audit import (
     trainer,
 )
 
-from fedtern import Client, Environment, RemoteProtocolError, Server, stc
+from fedtern import Client, RemoteProtocolError, Server, stc
 from fedtern.core.protocol import Broadcast, CohortNotice
 from fedtern.transports.mqtt import (
     Broker,
@@ -30,7 +30,6 @@ from fedtern.transports.mqtt import (
     MqttServer,
     RoundPolicy,
     Sample,
-    Scheduled,
     join,
     serve,
 )
@@ -631,29 +630,6 @@ def test_on_a_faulty_network_rounds_continue_and_no_update_is_lost(seed):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: RoundPolicy(deadline=0), "deadline must be positive, got 0"),
-        (lambda: RoundPolicy(quorum=0), "quorum must be at least 1, got 0"),
-        (
-            lambda: RoundPolicy(min_clients=-1),
-            "min_clients must be at least the quorum 1, got -1",
-        ),
-        (
-            lambda: RoundPolicy(quorum=3, min_clients=2),
-            "min_clients must be at least the quorum 3, got 2",
-        ),
-        (
-            lambda: RoundPolicy(Sample(size=2), quorum=3),
-            "quorum must be at most the cohort size 2, got 3",
-        ),
-        (
-            lambda: RoundPolicy(Scheduled(Environment(clients=4, participation=0.5)), quorum=3),
-            "quorum must be at most the cohort size 2, got 3",
-        ),
-        (lambda: RoundPolicy(rounds=0), "rounds must be at least 1, got 0"),
-        (lambda: RoundPolicy(grace=-1), "grace must not be negative, got -1"),
-        (Sample, "pass either size or fraction, got size=None and fraction=None"),
-        (lambda: Sample(size=0), "size must be at least 1, got 0"),
-        (lambda: Sample(fraction=1.5), r"fraction must be in \(0, 1\], got 1.5"),
         (lambda: Limits(rate=0), "rate must be at least 0.001, got 0"),
         (lambda: Limits(packet_bytes=300), "packet_bytes must be at least 1024, got 300"),
         (lambda: Limits(packet_bytes=10), "packet_bytes must be at least 1024, got 10"),
@@ -678,17 +654,6 @@ def test_a_server_tracks_a_limited_number_of_clients():
     assert mqtt_server.stats.refused["rate"] + CLIENTS >= 100
     mqtt_server.receive("up", 0, b"noise", 50.0)  # clients with a full bucket are forgotten
     assert mqtt_server.stats.refused["malformed"] == CLIENTS + 1
-
-
-def test_a_sample_can_be_a_fraction_of_the_present_clients():
-    assert len(Sample(fraction=0.25).choose(0, range(20))) == 5
-    assert Sample(fraction=0.01).choose(3, [8]) == [8]
-    assert Sample(size=3, seed=1).choose(5, range(50)) == Sample(size=3, seed=1).choose(
-        5, range(50)
-    )
-    assert Sample(size=3, seed=1).choose(5, range(50)) != Sample(size=3, seed=2).choose(
-        5, range(50)
-    )
 
 
 def test_an_upload_may_be_limited_to_less_than_the_model():

@@ -1,0 +1,126 @@
+"""Settings of rounds, selection of cohorts, and presence of clients."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedtern import Environment
+from fedtern.federation import AllClients, Presence, RoundPolicy, Sample, Scheduled
+
+
+def presence_of(*clients: int, max_clients: int = 100) -> Presence:
+    presence = Presence(max_clients)
+    for client in clients:
+        presence.add(client)
+    return presence
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: RoundPolicy(deadline=0), "deadline must be positive, got 0"),
+        (lambda: RoundPolicy(quorum=0), "quorum must be at least 1, got 0"),
+        (lambda: RoundPolicy(min_clients=-1), "min_clients must be at least the quorum 1, got -1"),
+        (
+            lambda: RoundPolicy(quorum=3, min_clients=2),
+            "min_clients must be at least the quorum 3, got 2",
+        ),
+        (
+            lambda: RoundPolicy(Sample(size=2), quorum=3),
+            "quorum must be at most the cohort size 2, got 3",
+        ),
+        (
+            lambda: RoundPolicy(Scheduled(Environment(clients=4, participation=0.5)), quorum=3),
+            "quorum must be at most the cohort size 2, got 3",
+        ),
+        (lambda: RoundPolicy(rounds=0), "rounds must be at least 1, got 0"),
+        (lambda: RoundPolicy(grace=-1), "grace must not be negative, got -1"),
+        (Sample, "pass either size or fraction, got size=None and fraction=None"),
+        (
+            lambda: Sample(size=2, fraction=0.5),
+            r"pass either size or fraction, got size=2 and fraction=0\.5",
+        ),
+        (lambda: Sample(size=0), "size must be at least 1, got 0"),
+        (lambda: Sample(fraction=1.5), r"fraction must be in \(0, 1\], got 1\.5"),
+    ],
+)
+def test_an_invalid_setting_is_refused_by_name(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make()
+
+
+def test_a_sample_can_be_a_fraction_of_the_present_clients():
+    assert len(Sample(fraction=0.25).choose(0, range(20))) == 5
+    assert Sample(fraction=0.01).choose(3, [8]) == [8]
+
+
+def test_a_sample_depends_only_on_the_seed_the_round_and_the_present_clients():
+    first = Sample(size=3, seed=1).choose(5, range(50))
+    assert first == Sample(size=3, seed=1).choose(5, range(50))
+    assert first != Sample(size=3, seed=2).choose(5, range(50))
+    assert first != Sample(size=3, seed=1).choose(6, range(50))
+
+
+def test_all_clients_are_the_present_ones():
+    assert AllClients().choose(0, [4, 7]) == [4, 7]
+
+
+def test_scheduled_cohorts_are_those_of_the_environment():
+    environment = Environment(clients=10, participation=0.3)
+    policy = RoundPolicy(Scheduled(environment, seed=2))
+    for round in range(5):
+        assert policy.choose(round, presence_of()) == set(environment.cohort(2, round))
+
+
+def test_no_cohort_is_selected_below_min_clients():
+    policy = RoundPolicy(quorum=1, min_clients=3)
+    assert policy.choose(0, presence_of(0, 1)) == frozenset()
+    assert policy.choose(0, presence_of(0, 1, 2)) == {0, 1, 2}
+
+
+def test_no_cohort_is_selected_below_the_quorum():
+    policy = RoundPolicy(Sample(fraction=0.5), quorum=2)
+    assert policy.choose(0, presence_of(0, 1)) == frozenset()
+    assert len(policy.choose(0, presence_of(0, 1, 2))) == 2
+
+
+def test_an_unresponsive_client_is_available_again_after_a_message():
+    presence = presence_of(0, 1, 2)
+    presence.mark_unresponsive({1, 2, 9})
+    assert presence.available == [0]
+    assert presence.count == 1
+    presence.add(1)
+    assert presence.available == [0, 1]
+    presence.remove(2)
+    assert presence.count == 2
+
+
+def test_a_client_that_left_is_known_and_no_longer_available():
+    presence = presence_of(0, 1)
+    presence.remove(0)
+    assert presence.available == [1]
+    assert presence.left == {0}
+    assert presence.known == {0, 1}
+    presence.add(0)
+    assert presence.left == set()
+
+
+def test_a_client_that_was_never_present_cannot_leave():
+    presence = presence_of(0)
+    presence.remove(5)
+    assert presence.left == set()
+
+
+def test_a_reset_keeps_only_the_known_clients():
+    presence = presence_of(0, 1, 2)
+    presence.remove(0)
+    presence.mark_unresponsive({1})
+    presence.reset()
+    assert presence.present == presence.left == presence.unresponsive == set()
+    assert presence.known == {0, 1, 2}
+
+
+def test_clients_beyond_the_limit_are_ignored():
+    presence = presence_of(0, 1, 2, max_clients=2)
+    assert presence.available == [0, 1]
+    assert presence.known == {0, 1}
