@@ -42,23 +42,26 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    """Import what needs torch when it is asked for, and not before."""
+    """Import ``simulate`` on first use: it needs torch, which takes seconds to import."""
     if name == "simulate":
         try:
             require("torch", "torch", "fedtern.simulate")
         except MissingExtraError as error:
-            return _without_torch(str(error))
+            return _unavailable(str(error))
         from fedtern.transports.local.simulation import simulate
 
         return simulate
     raise AttributeError(f"module 'fedtern' has no attribute {name!r}")
 
 
-def _without_torch(sentence: str) -> object:
-    """A stand-in that says what is missing when it is called: to look at a name is no mistake."""
+def _unavailable(message: str) -> object:
+    """Return a function that raises when it is called.
+
+    Without torch, ``from fedtern import *`` and ``hasattr`` should still work.
+    """
 
     def simulate(*_arguments: object, **_options: object) -> None:
-        raise MissingExtraError(sentence)
+        raise MissingExtraError(message)
 
     return simulate
 

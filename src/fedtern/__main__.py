@@ -6,14 +6,14 @@ import sys
 
 
 def main() -> None:
-    """Run the command line, or say how to install it."""
+    """Run the command line; without its dependencies, print how to install them."""
     try:
         from fedtern.cli import app
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
         sys.exit(f"the command line needs {error.name}: pip install 'fedtern[cli]'")
-    except KeyboardInterrupt:  # before there is anything to save
+    except KeyboardInterrupt:  # during the imports, so that there is nothing to save
         sys.exit(130)
     app()
 

@@ -1,4 +1,4 @@
-"""A grid whose nodes live in this process: real apps, real messages, no network."""
+"""A grid whose nodes are in this process: real apps and messages, but no network."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def initial(value: float = 0.0) -> ArrayRecord:
 
 
 def train(message: Message, context: Context) -> Message:
-    """A step towards numbers that no other node wants."""
+    """Take a step towards weights that differ from node to node."""
     number = int(context.node_config["partition-id"]) + 1
     changed = {}
     for name, array in message.content.array_records["arrays"].items():
         weights = array.numpy()
-        aims = np.linspace(-number, number, weights.size, dtype=np.float32).reshape(weights.shape)
-        changed[name] = Array(weights + np.float32(0.3) * (aims - weights))
+        target = np.linspace(-number, number, weights.size, dtype=np.float32)
+        changed[name] = Array(weights + np.float32(0.3) * (target.reshape(weights.shape) - weights))
     metrics = MetricRecord({"num-examples": 10 * number, "loss": 1.0 / number})
     content = RecordDict({"arrays": ArrayRecord(changed), "metrics": metrics})
     return Message(content, reply_to=message)
@@ -45,7 +45,10 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def app(
-    train: Callable[[Message, Context], Message] = train, *, compressed: bool = True
+    train: Callable[[Message, Context], Message] = train,
+    evaluate: Callable[[Message, Context], Message] = evaluate,
+    *,
+    compressed: bool = True,
 ) -> ClientApp:
     made = ClientApp(mods=[compression()] if compressed else [])
     made.train()(train)
@@ -54,7 +57,14 @@ def app(
 
 
 class DirectGrid(Grid):
-    """Runs the app of each node as messages for it come; one without an app never answers."""
+    """Calls the app of each node for every message to it; a node without an app never answers.
+
+    Attributes:
+        apps: The app of each node. Change it to let nodes join or leave.
+        received: All messages to nodes, with the node of each.
+        tamper: Changes the reply of a node on its way to the server.
+
+    """
 
     def __init__(self, root: Path, apps: list[ClientApp | None]) -> None:
         self.root = root
@@ -62,7 +72,7 @@ class DirectGrid(Grid):
         self.received: list[tuple[int, Message]] = []
         self.tamper: Callable[[int, Message], Message | None] = lambda _node, reply: reply
         self._run = Run.create_empty(7)
-        # What Flower says of the process that an app of the server runs in.
+        # Flower sets these in the process of a server app.
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 7, 1, 1
 
     def set_run(self, run: Run) -> None:
@@ -88,55 +98,67 @@ class DirectGrid(Grid):
         self, messages: list[Message], *, timeout: float | None = None
     ) -> list[Message]:
         replies = []
-        assert isinstance(messages, list)  # the grid of a deployment goes through it twice
+        assert isinstance(messages, list)  # the grid of a deployment iterates over it twice
         for number, message in enumerate(messages):
             node = message.metadata.dst_node_id
             message.metadata.__dict__["_message_id"] = f"{node}-{number}"
             self.received.append((node, copy.deepcopy(message)))
-            if (reply := self._reply(node, copy.deepcopy(message))) is not None:
+            if (reply := self.deliver(node, copy.deepcopy(message))) is not None:
                 replies.append(reply)
         return replies
 
-    def _reply(self, node: int, message: Message) -> Message | None:
+    def deliver(self, node: int, message: Message) -> Message | None:
+        """Call the app of a node; return its reply, or None if there is none."""
         if (made := self.apps[node]) is None:
             return None
         config = {"partition-id": abs(node - 100), "num-partitions": len(self.apps)}
         config["fedtern-state"] = str(self.directory(node))
-        context = Context(self._run.run_id, node, config, self.state(node), {})
+        context = Context(self._run.run_id, node, config, self.context_state(node), {})
         try:
             return self.tamper(node, made(message, context))
         except Exception as error:  # as a SuperNode does
             reply = Message(Error(2, f"Traceback ...\n{type(error)}: {error}"), reply_to=message)
-            reply.metadata.__dict__["_src_node_id"] = 1  # Flower's own, not the node's
+            reply.metadata.__dict__["_src_node_id"] = 1  # Flower's own id, not the node's
             return reply
 
-    def state(self, node: int) -> RecordDict:
-        """What Flower keeps for a node: nothing that could be relied on."""
+    def context_state(self, node: int) -> RecordDict:
+        """Return the state in a node's context: empty, because Flower may lose it at any time."""
         return RecordDict()
 
     def directory(self, node: int) -> Path:
         return self.root / f"node-{node}"
 
-    def home(self, node: int) -> DirectoryClientState:
+    def client_state(self, node: int) -> DirectoryClientState:
         (found,) = self.directory(node).glob("federation-*")
         return DirectoryClientState(found)
 
+    def client_number(self, node: int) -> int:
+        return json.loads(self.client_state(node).read_note("membership") or "")["client"]
+
     def weights(self, node: int) -> np.ndarray:
-        """What a node's state has on disk."""
-        home = self.home(node)
-        noted = json.loads(home.note("membership") or "")
-        charter = FederationSpec.from_json(noted["charter"])
-        make = lambda: charter.new_client(noted["client"])  # noqa: E731
-        with home.alone(), home.client(make) as client:
-            return np.array(client.weights)
+        """Return the weights in a node's directory."""
+        return read_client(self.client_state(node))[1]
 
 
 class DirectSimulation(DirectGrid):
-    """The same as a simulation: what is in a node's context stays there."""
+    """The same grid as a simulation: the state in a node's context is kept."""
 
     def __init__(self, root: Path, apps: list[ClientApp | None]) -> None:
         super().__init__(root, apps)
         self._states = {node: RecordDict() for node in self.apps}
 
-    def state(self, node: int) -> RecordDict:
+    def context_state(self, node: int) -> RecordDict:
         return self._states[node]
+
+
+def read_spec(state: DirectoryClientState) -> FederationSpec:
+    """Return the federation of a node's state."""
+    return FederationSpec.from_json(json.loads(state.read_note("membership") or "")["charter"])
+
+
+def read_client(state: DirectoryClientState) -> tuple[int, np.ndarray]:
+    """Return round and weights of the client in a node's state."""
+    number = json.loads(state.read_note("membership") or "")["client"]
+    spec = read_spec(state)
+    with state.locked(), state.client(lambda: spec.new_client(number)) as client:
+        return client.round, np.array(client.weights)

@@ -1,4 +1,4 @@
-"""``--engine flower``: Flower's simulation comes to what the local engine does, to the last bit."""
+"""``--engine flower``: Flower's simulation gives the same bits as the local engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedtern import METHODS as ALL_METHODS
 from fedtern import Environment
 from fedtern.cli import app
 from fedtern.data.hyperparameters import Sgd
-from fedtern.runs import Experiment
+from fedtern.runs import Evaluation, Experiment
 from fedtern.training.tasks import get_task
 from fedtern.transports.flower import engine, engine_node
 from fedtern.transports.flower.engine import EngineError, FlowerFederation
@@ -30,13 +30,13 @@ from fedtern.transports.flower.engine_node import client_app
 from fedtern.transports.local.federation import Federation
 from fedtern.transports.local.simulation import federate
 
-# Ray and Flower warn of what is theirs.
+# Warnings of Ray and Flower are about their own code.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    """What a client of the simulation has, too: sums by several threads have other last bits."""
+    """Use one thread, as a simulated client does: sums of several threads differ in last bits."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -44,8 +44,8 @@ def _one_thread():
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left():
-    """Ray forgets to close files: here that is let pass, in the next test it would not be."""
+def _collect_garbage():
+    """Collect files that Ray did not close, so that they do not cause warnings in other tests."""
     yield
     gc.collect()
 
@@ -53,16 +53,17 @@ def _nothing_left():
 METHODS = ["stc", "fedavg:local_steps=5", "signsgd", "topk"]
 
 
-def play(what: Experiment, make) -> tuple[object, np.ndarray]:
-    task = get_task(what.task)
-    sgd = Sgd(what.learning_rate, what.momentum, what.weight_decay)
+def run_rounds(experiment: Experiment, make) -> tuple[Evaluation, np.ndarray]:
+    """Run six rounds; return the evaluation and the weights after them."""
+    task = get_task(experiment.task)
+    sgd = Sgd(experiment.learning_rate, experiment.momentum, experiment.weight_decay)
     federation = federate(
         task,
         task.load(),
-        what.make_method(),
-        what.environment,
+        experiment.make_method(),
+        experiment.environment,
         sgd,
-        seed=what.seed,
+        seed=experiment.seed,
         make=make,
     )
     try:
@@ -73,87 +74,88 @@ def play(what: Experiment, make) -> tuple[object, np.ndarray]:
         federation.close()
 
 
-class Here:
-    """In the place of Flower's simulation: its apps and messages, one after the other."""
+class DirectSimulationThread:
+    """Replaces Flower's simulation: calls the same apps directly, one after the other."""
 
     def __init__(self, experiment, data_dir):
         app = client_app(experiment, data_dir)
         self.grid = DirectSimulation(Path(), [app] * experiment.environment.clients)
 
-    def do(self, errand):
-        return errand(self.grid)
+    def call(self, function):
+        return function(self.grid)
 
     def close(self):
         pass
 
 
 @pytest.mark.parametrize("method", ALL_METHODS)
-def test_apps_of_the_engine_do_what_the_local_engine_does(monkeypatch, method):
-    monkeypatch.setattr(engine, "Simulation", Here)
-    few = Environment(clients=8, participation=0.5, classes_per_client=2, gamma=0.8)
-    what = Experiment.of("mlp-digits", method, few, momentum=0.5, seed=1)
-    here, weights = play(what, Federation)
-    there, others = play(what, partial(FlowerFederation, what, None))
-    assert np.array_equal(weights, others)
+def test_client_apps_give_the_bytes_of_the_local_engine(monkeypatch, method):
+    monkeypatch.setattr(engine, "Simulation", DirectSimulationThread)
+    environment = Environment(clients=8, participation=0.5, classes_per_client=2, gamma=0.8)
+    experiment = Experiment.of("mlp-digits", method, environment, momentum=0.5, seed=1)
+    local, local_weights = run_rounds(experiment, Federation)
+    flower, flower_weights = run_rounds(experiment, partial(FlowerFederation, experiment, None))
+    assert np.array_equal(local_weights, flower_weights)
     for name in ("loss", "up_bytes", "down_bytes", "up_bytes_paper", "down_bytes_paper"):
-        assert getattr(here, name) == getattr(there, name)
+        assert getattr(local, name) == getattr(flower, name)
 
 
-def test_a_simulation_that_dies_is_reported(monkeypatch):
+def test_failed_simulation_is_reported(monkeypatch):
     def die(*_args, **_options):
         raise RuntimeError("no room for Ray")
 
     monkeypatch.setattr(engine, "run_simulation", die)
-    what = Experiment.of("mlp-digits", "stc", Environment(clients=2, participation=1.0))
+    experiment = Experiment.of("mlp-digits", "stc", Environment(clients=2, participation=1.0))
     with pytest.raises(EngineError, match="has ended: no room for Ray"):
-        play(what, partial(FlowerFederation, what, None))
+        run_rounds(experiment, partial(FlowerFederation, experiment, None))
 
 
-def test_a_simulation_does_errands_until_it_is_closed(monkeypatch):
+def test_simulation_calls_functions_until_it_is_closed(monkeypatch):
     def run(server, _nodes, clients, **_options):
         server(DirectSimulation(Path(), [None] * clients), Context(1, 1, {}, RecordDict(), {}))
 
     monkeypatch.setattr(engine, "run_simulation", run)
-    what = Experiment.of("mlp-digits", "stc", Environment(clients=3, participation=1.0))
-    simulation = engine.Simulation(what, None)
-    assert len(simulation.do(lambda grid: grid.get_node_ids())) == 3
+    experiment = Experiment.of("mlp-digits", "stc", Environment(clients=3, participation=1.0))
+    simulation = engine.Simulation(experiment, None)
+    assert len(simulation.call(lambda grid: grid.get_node_ids())) == 3
     with pytest.raises(ZeroDivisionError):
-        simulation.do(lambda _: 1 / 0)
+        simulation.call(lambda _: 1 / 0)
     simulation.close()
 
 
-@pytest.mark.parametrize("when", ["hello", "turn"])
-def test_a_client_that_cannot_begin_ends_the_experiment_with_a_reason(monkeypatch, when):
-    prepared, calls = engine_node._prepared, []
+@pytest.mark.parametrize("when", ["handshake", "training"])
+def test_client_that_cannot_load_its_data_ends_the_experiment(monkeypatch, when):
+    load = engine_node._load
+    calls = []
 
     def fail(*args):
         calls.append(args)
-        if when == "hello" or len(calls) > 2:
+        if when == "handshake" or len(calls) > 2:
             raise OSError("no such dataset")
-        return prepared(*args)
+        return load(*args)
 
-    monkeypatch.setattr(engine, "Simulation", Here)
-    monkeypatch.setattr(engine_node, "_prepared", fail)
-    what = Experiment.of("mlp-digits", "stc", Environment(clients=2, participation=1.0))
-    with pytest.raises(EngineError, match=r"ends with node 100.*no such dataset") as ended:
-        play(what, partial(FlowerFederation, what, None))
+    monkeypatch.setattr(engine, "Simulation", DirectSimulationThread)
+    monkeypatch.setattr(engine_node, "_load", fail)
+    experiment = Experiment.of("mlp-digits", "stc", Environment(clients=2, participation=1.0))
+    with pytest.raises(EngineError, match=r"without node 100.*no such dataset") as ended:
+        run_rounds(experiment, partial(FlowerFederation, experiment, None))
     assert "mods=" not in str(ended.value)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_a_hundred_clients_give_the_bytes_of_the_local_engine(method):
-    uneven = Environment(clients=100, participation=0.1, classes_per_client=2, gamma=0.95)
-    what = Experiment.of("mlp-digits", method, uneven, momentum=0.9, seed=3)
-    here, weights = play(what, Federation)
-    there, others = play(what, partial(FlowerFederation, what, None))
-    assert np.array_equal(weights, others)
+def test_simulation_of_100_clients_gives_the_bytes_of_the_local_engine(method):
+    environment = Environment(clients=100, participation=0.1, classes_per_client=2, gamma=0.95)
+    experiment = Experiment.of("mlp-digits", method, environment, momentum=0.9, seed=3)
+    local, local_weights = run_rounds(experiment, Federation)
+    flower, flower_weights = run_rounds(experiment, partial(FlowerFederation, experiment, None))
+    assert np.array_equal(local_weights, flower_weights)
     for name in ("loss", "accuracy", "up_bytes", "down_bytes", "up_bytes_paper", "down_bytes_mean"):
-        assert getattr(here, name) == getattr(there, name)
+        assert getattr(local, name) == getattr(flower, name)
 
 
 @pytest.mark.slow
-def test_the_command_line_runs_an_experiment_on_either_engine(tmp_path, monkeypatch):
+def test_command_line_gives_the_same_model_with_both_engines(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = {}
     for name in ("local", "flower"):
@@ -172,14 +174,14 @@ def test_the_command_line_runs_an_experiment_on_either_engine(tmp_path, monkeypa
 
 
 @pytest.mark.slow
-def test_a_client_that_fails_ends_the_experiment_with_a_reason():
-    what = Experiment.of("mlp-digits", "stc", Environment(clients=4, participation=0.5))
-    broken = Experiment.from_json({**what.to_json(), "learning_rate": 1e30})
+def test_client_with_an_overflow_ends_the_experiment():
+    experiment = Experiment.of("mlp-digits", "stc", Environment(clients=4, participation=0.5))
+    broken = Experiment.from_json({**experiment.to_json(), "learning_rate": 1e30})
     with pytest.raises(EngineError, match="cannot be sent"):
-        play(what, partial(FlowerFederation, broken, None))
+        run_rounds(experiment, partial(FlowerFederation, broken, None))
 
 
-def test_what_the_engine_cannot_do_is_said_in_a_sentence(tmp_path):
+def test_unknown_engine_and_device_are_reported(tmp_path):
     out = ["--out", str(tmp_path)]
     wrong = CliRunner().invoke(app, ["run", "--engine", "flowr", *out])
     assert wrong.exit_code == 1

@@ -1,4 +1,4 @@
-"""The examples, run as a reader would run them."""
+"""The Flower examples, run as a reader runs them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_compression_takes_a_line_in_each_app_and_its_imports():
+def test_compressed_example_changes_one_line_per_app_and_imports():
     plain, compressed = EXAMPLES / "plain", EXAMPLES / "compressed"
     changed = []
     for path in sorted(plain.rglob("*.py")):
@@ -39,7 +39,7 @@ def test_compression_takes_a_line_in_each_app_and_its_imports():
 
 
 @pytest.mark.slow
-def test_the_quickstart_is_as_good_in_a_hundredth_of_the_bytes():
+def test_quickstart_keeps_the_accuracy_with_a_hundredth_of_the_bytes():
     plain, compressed, fewer = run("quickstart.py").splitlines()[-3:]
     accuracy = [float(re.findall(r"([\d.]+)%", line)[0]) for line in (plain, compressed)]
     assert accuracy[0] > 95
@@ -48,16 +48,16 @@ def test_the_quickstart_is_as_good_in_a_hundredth_of_the_bytes():
 
 
 @pytest.mark.slow
-def test_the_deployment_runs_and_leaves_no_process_behind(tmp_path):
-    said = run("deployment.py", "--rounds", "1", "--directory", str(tmp_path))
-    *_, row, last = said.splitlines()
+def test_deployment_example_ends_all_of_its_processes(tmp_path):
+    output = run("deployment.py", "--rounds", "1", "--directory", str(tmp_path))
+    *_, row, last = output.splitlines()
     assert last == "all processes have ended"
     assert row.split()[0] == "1"
     assert running_in(tmp_path) == []
 
 
 def running_in(directory: Path) -> list[str]:
-    """The commands of processes that were started for a directory, and have not ended."""
+    """Return the commands of running processes whose working directory is in a directory."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

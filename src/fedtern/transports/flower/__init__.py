@@ -1,14 +1,16 @@
-"""Flower federations that send a hundredth or a thousandth of the bytes.
+"""Compressed messages for Flower apps.
 
-``ClientApp(mods=[compression()])`` on the nodes, ``Compressed(strategy, method=...)`` round the
-strategy of the server; what clients train, and how, does not change.
+Add the mod to the ``ClientApp``, and wrap the strategy of the ``ServerApp``; the functions that
+train and evaluate stay as they are::
+
+    app = ClientApp(mods=[compression()])
+    strategy = Compressed(FedAvg(), stc(p_up=1 / 100, p_down=1 / 100))
 """
 
 from fedtern.core.extras import require
 
-require(
-    "flwr", "flower", "fedtern.transports.flower"
-)  # before an import below fails less helpfully
+# Before the imports below, which would fail without naming the extra to install.
+require("flwr", "flower", "fedtern.transports.flower")
 
 from fedtern.transports.flower.mod import compression as compression  # noqa: E402
 from fedtern.transports.flower.strategy import Compressed as Compressed  # noqa: E402

@@ -1,4 +1,4 @@
-"""Where a node keeps what a client must not forget: its directory, or a simulation's context."""
+"""The state of a node's client: in a directory, or in the context of a simulated node."""
 
 from __future__ import annotations
 
@@ -21,97 +21,135 @@ from fedtern.store import DurableClient, Store
 from fedtern.store.files import write_atomic
 from fedtern.transports.flower.messages import KEY
 
-STATE_DIRECTORY = "fedtern-state"  # in a node's configuration
-SHARED = f"two nodes must not share one state directory: give each its own {STATE_DIRECTORY}"
+STATE_DIRECTORY = "fedtern-state"  # key in a node's configuration
+SHARED_DIRECTORY = (
+    f"two nodes must not share one state directory: give each its own {STATE_DIRECTORY}"
+)
 _STATE = "state"
-Make = Callable[[], Client]
+NewClient = Callable[[], Client]
 
 
 class ClientState(Protocol):
-    """A client's state, and notes beside it."""
+    """A client, and notes next to it; use them only while the state is locked."""
 
-    def alone(self) -> AbstractContextManager[object]:
-        """Keep everybody else out while the context lasts; nothing else is to be called outside."""
+    def locked(self) -> AbstractContextManager[object]:
+        """Lock the state while the context lasts.
+
+        Raises:
+            StoreError: Another process has locked it.
+
+        """
         ...
 
-    def note(self, name: str) -> str | None:
-        """What was noted under a name."""
+    def read_note(self, name: str) -> str | None:
+        """Return the text of a note; None if there is none.
+
+        Raises:
+            StoreError: The note cannot be read.
+
+        """
         ...
 
-    def take_note(self, name: str, text: str) -> None:
-        """Note something, durably."""
+    def write_note(self, name: str, text: str) -> None:
+        """Replace the text of a note.
+
+        Raises:
+            StoreError: The note cannot be written.
+
+        """
         ...
 
-    def client(self, make: Make, *, fresh: bool = False) -> AbstractContextManager[ClientLike]:
-        """The client as it was left, while the context lasts.
+    def client(
+        self, new_client: NewClient, *, fresh: bool = False
+    ) -> AbstractContextManager[ClientLike]:
+        """Open the client while the context lasts.
 
-        With ``fresh``, or where it cannot be read, that is forgotten and the client is a new one;
-        notes stay.
+        Args:
+            new_client: Makes a client without a past. It is used if there is no state, or if the
+                state is damaged, which is logged.
+            fresh: Discard the state of the client. Notes stay.
+
         """
         ...
 
 
 class ContextClientState:
-    """A record in the state that Flower keeps for a node of a simulation."""
+    """A client in the state that Flower keeps for a simulated node."""
 
     def __init__(self, state: RecordDict) -> None:
         if KEY not in state:
             state[KEY] = ConfigRecord()
         self._record = state.config_records[KEY]
 
-    def alone(self) -> AbstractContextManager[object]:
-        """A simulation gives a context to one process at a time."""
+    def locked(self) -> AbstractContextManager[object]:
+        """Do nothing: a simulation gives a context to one process at a time."""
         return nullcontext()
 
-    def note(self, name: str) -> str | None:
-        """What was noted under a name."""
+    def read_note(self, name: str) -> str | None:
+        """Return the text of a note; None if there is none."""
         text = self._record.get(name)
         return text if isinstance(text, str) else None
 
-    def take_note(self, name: str, text: str) -> None:
-        """Note something."""
+    def write_note(self, name: str, text: str) -> None:
+        """Replace the text of a note."""
         self._record[name] = text
 
     @contextmanager
-    def client(self, make: Make, *, fresh: bool = False) -> Iterator[Client]:
-        """The client as it was left; what becomes of it is kept unless there is an error."""
-        client, data = make(), self._record.get(_STATE)
+    def client(self, new_client: NewClient, *, fresh: bool = False) -> Iterator[Client]:
+        """Open the client; it is saved at the end of the context, but not after an exception."""
+        client = new_client()
+        data = self._record.get(_STATE)
         if isinstance(data, bytes) and not fresh:
             try:
                 client.restore(Snapshot.from_bytes(data))
             except (DecodeError, KeyError, ValueError) as error:
-                _warn("the state in the context", error)
-                client = make()
+                _warn_damaged("the state in the context", error)
+                client = new_client()
         yield client
         self._record[_STATE] = client.snapshot().to_bytes()
 
 
 class DirectoryClientState:
-    """A directory of a federation, under that of a node."""
+    """A client in a directory of the node, which survives a kill of the process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._store: Store | None = None
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep other processes out, perhaps those of another node that was given this directory."""
+    def locked(self) -> Iterator[None]:
+        """Lock the directory against other processes, such as a node configured with the same one.
+
+        Raises:
+            StoreError: Another process has locked it.
+
+        """
         with Store(self.path) as self._store:
             yield
 
-    def note(self, name: str) -> str | None:
-        """What was noted under a name."""
+    def read_note(self, name: str) -> str | None:
+        """Return the text of a note; None if there is none, and "" if it is not text.
+
+        Raises:
+            StoreError: The file cannot be read.
+
+        """
         try:
             return self._file(name).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
         except UnicodeDecodeError:
-            return ""  # damaged, as whoever reads it will notice, and knows what that means
-        except OSError as error:  # of the disk, not of what is on it
+            return ""  # damaged: callers treat text that is not JSON in this way
+        except OSError as error:
             raise StoreError(f"cannot read {self._file(name)}: {error.strerror}") from error
 
-    def take_note(self, name: str, text: str) -> None:
-        """Note something, durably."""
+    def write_note(self, name: str, text: str) -> None:
+        """Replace the text of a note; it is on disk when this returns.
+
+        Raises:
+            StoreError: The file cannot be written.
+
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomic(self._file(name), [text.encode()])
@@ -122,24 +160,36 @@ class DirectoryClientState:
         return self.path / f"{name}.json"
 
     @contextmanager
-    def client(self, make: Make, *, fresh: bool = False) -> Iterator[DurableClient]:
-        """The client as it was left; what happens to it is on disk before anyone hears of it."""
-        assert self._store is not None  # only those who are alone get here
+    def client(self, new_client: NewClient, *, fresh: bool = False) -> Iterator[DurableClient]:
+        """Open the client; each change is on disk before its call returns.
+
+        Raises:
+            StoreError: The disk cannot be read or written.
+
+        """
+        assert self._store is not None  # the state is locked
         if fresh:
             self._store.clear()
         try:
-            client = DurableClient(make(), self._store)
+            client = DurableClient(new_client(), self._store)
         except StoreError as error:
             if isinstance(error.__cause__, OSError):
-                raise  # of the disk, not of what is on it
-            _warn(str(self.path), error)
+                raise  # the disk failed, which does not mean that the state is damaged
+            _warn_damaged(str(self.path), error)
             self._store.clear()
-            client = DurableClient(make(), self._store)
+            client = DurableClient(new_client(), self._store)
         yield client
 
 
-def client_state_of(context: Context, federation: str, *, in_context: bool) -> ClientState:
-    """Where a node's client of a federation lives."""
+def open_client_state(context: Context, federation: str, *, in_context: bool) -> ClientState:
+    """Return the state of a node's client in a federation.
+
+    Args:
+        context: The node's context; its configuration may name a directory.
+        federation: Name of the federation.
+        in_context: Whether the state is in the context itself.
+
+    """
     if in_context:
         return ContextClientState(context.state)
     root = context.node_config.get(STATE_DIRECTORY)
@@ -148,15 +198,15 @@ def client_state_of(context: Context, federation: str, *, in_context: bool) -> C
 
 
 def default_directory() -> Path:
-    """Where nodes keep their states if nothing else is said."""
+    """Return the directory of nodes whose configuration names none."""
     root = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(root) / "fedtern" / "flower"
 
 
-def _warn(what: str, error: Exception) -> None:
+def _warn_damaged(what: str, error: Exception) -> None:
     log(
         WARNING,
-        "fedtern: %s cannot be read (%s): asking for the whole model and going on with an empty"
+        "fedtern: %s is damaged (%s): requesting the whole model and continuing with an empty"
         " residual",
         what,
         error,

@@ -1,4 +1,4 @@
-"""What Flower itself has counted: the bytes that a run's nodes and the SuperLink exchanged."""
+"""Bytes that Flower itself has counted between the nodes of a run and the SuperLink."""
 
 from __future__ import annotations
 
@@ -10,36 +10,41 @@ from flwr.serverapp import Grid
 
 
 class WireBytes(NamedTuple):
-    """Bytes of all nodes together, Flower's own messages included, since a run began."""
+    """Bytes of all nodes since a run started, including Flower's own messages."""
 
     up: int
     down: int
 
 
-def simulated(grid: Grid) -> bool:
-    """Whether the nodes of a grid are those of a simulation, between which there is no wire."""
+def is_simulated(grid: Grid) -> bool:
+    """Return whether the nodes of a grid are simulated, so that there is no network."""
     from flwr.superlink.grid import InMemoryGrid
 
     return isinstance(grid, InMemoryGrid)
 
 
 def count_wire(grid: Grid) -> WireBytes | None:
-    """What the SuperLink says of this run; None in a simulation, or where it will not say.
+    """Ask the SuperLink for the bytes of this run.
 
-    An app has no right of its own to ask: this is what ``flwr list`` does, at the address that
-    the app has its messages from, and it is answered where accounts need not log in.
+    Apps have no API for this. The function sends the request of ``flwr list`` to the address from
+    which the app gets its messages. The SuperLink answers it unless accounts have to log in.
+
+    Returns:
+        The bytes; None in a simulation, or if the SuperLink does not answer.
+
     """
+    # Flower has no public name for the address and the certificate of a grid.
     address = getattr(grid, "_addr", None)
-    if simulated(grid) or not isinstance(address, str):
+    if is_simulated(grid) or not isinstance(address, str):
         return None
     try:
-        return _ask(grid, address)
-    except Exception as error:  # whatever Flower raises, a round must not end for a statistic
-        log(DEBUG, "fedtern: the SuperLink does not tell what it has counted: %s", error)
+        return _list_run(grid, address)
+    except Exception as error:  # of any kind: a round must not fail because of a statistic
+        log(DEBUG, "fedtern: the SuperLink did not return its byte counters: %s", error)
         return None
 
 
-def _ask(grid: Any, address: str) -> WireBytes:
+def _list_run(grid: Any, address: str) -> WireBytes:
     from flwr.proto.control_pb2 import ListRunsRequest
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
@@ -51,8 +56,8 @@ def _ask(grid: Any, address: str) -> WireBytes:
         interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
     )
     try:
-        run = grid.run.run_id
-        found = client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run]
+        run_id = grid.run.run_id
+        run = client.ListRuns(ListRunsRequest(run_id=run_id)).run_dict[run_id]
     finally:
         client.close()
-    return WireBytes(up=found.bytes_recv, down=found.bytes_sent)
+    return WireBytes(up=run.bytes_recv, down=run.bytes_sent)

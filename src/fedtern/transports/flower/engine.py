@@ -22,7 +22,7 @@ from fedtern.core.updates import count_entries
 from fedtern.runs import Experiment
 from fedtern.transports.flower.engine_node import client_app
 from fedtern.transports.flower.federation_spec import FederationSpec
-from fedtern.transports.flower.metrics import weight_of
+from fedtern.transports.flower.metrics import num_examples_in
 from fedtern.transports.flower.run_totals import RunTotals
 from fedtern.transports.flower.session import Session
 from fedtern.transports.local.federation import Exchange, Federation, UploadSize
@@ -33,28 +33,39 @@ _TIMEOUT = 3600.0
 
 
 class EngineError(FedternError):
-    """A virtual client failed: an experiment without it would be another one."""
+    """A simulated client failed; without it, the experiment would be a different one."""
 
 
 class Simulation:
-    """Flower's simulation in a thread, which does what it is asked to with its grid."""
+    """Flower's simulation in a thread, which executes functions that need its grid.
+
+    ``run_simulation`` blocks until the server app ends. The server app therefore takes functions
+    from a queue until ``close`` is called.
+
+    Args:
+        experiment: The experiment, for the client apps.
+        data_dir: Directory of the datasets.
+
+    """
 
     def __init__(self, experiment: Experiment, data_dir: str | None) -> None:
-        self._errands: queue.Queue[tuple[Callable[[Grid], Any], Future[Any]] | None] = queue.Queue()
+        self._calls: queue.Queue[tuple[Callable[[Grid], Any], Future[Any]] | None] = queue.Queue()
         self._error: BaseException | None = None
-        _be_quiet()
-        app = ServerApp()
-        app.main()(self._serve)
+        _silence_flower()
+        server_app = ServerApp()
+        server_app.main()(self._serve)
         nodes = client_app(experiment, data_dir)
         self._thread = threading.Thread(
-            target=self._run, args=(app, nodes, experiment.environment.clients), daemon=True
+            target=self._run,
+            args=(server_app, nodes, experiment.environment.clients),
+            daemon=True,
         )
         self._thread.start()
 
-    def _run(self, app: ServerApp, nodes: Any, clients: int) -> None:
+    def _run(self, server_app: ServerApp, nodes: Any, clients: int) -> None:
         try:
             run_simulation(
-                app,
+                server_app,
                 nodes,
                 clients,
                 backend_config={
@@ -67,83 +78,114 @@ class Simulation:
                     },
                 },
             )
-        except BaseException as error:  # told to whoever waits for an errand
+        except BaseException as error:  # reported by the next call
             self._error = error
 
     def _serve(self, grid: Grid, _context: Context) -> None:
-        while (errand := self._errands.get()) is not None:
-            do, done = errand
+        while (call := self._calls.get()) is not None:
+            function, result = call
             try:
-                done.set_result(do(grid))
+                result.set_result(function(grid))
             except BaseException as error:
-                done.set_exception(error)
+                result.set_exception(error)
 
-    def do(self, errand: Callable[[Grid], T]) -> T:
-        """Do something with the grid, where it lives."""
-        done: Future[T] = Future()
-        self._errands.put((errand, done))
-        while not done.done():
+    def call(self, function: Callable[[Grid], T]) -> T:
+        """Call a function with the grid, in the thread of the simulation.
+
+        Returns:
+            The result of the function.
+
+        Raises:
+            EngineError: The simulation has ended.
+
+        """
+        result: Future[T] = Future()
+        self._calls.put((function, result))
+        while not result.done():
             if not self._thread.is_alive():
                 raise EngineError(f"Flower's simulation has ended: {self._error}")
             try:
-                return done.result(timeout=1)
+                return result.result(timeout=1)
             except TimeoutError:
                 continue
-        return done.result()
+        return result.result()
 
     def close(self) -> None:
         """End the simulation."""
-        self._errands.put(None)
+        self._calls.put(None)
         self._thread.join(60)
 
 
 class FlowerFederation(Federation):
-    """A federation whose clients train in a simulation of Flower's, and nothing else is different.
+    """A federation whose clients train in Flower's simulation.
 
-    Clients keep their states in the simulation: a run that was interrupted begins again.
+    Everything else is as in ``Federation``, and so are the bytes of all messages. Clients keep
+    their states in the simulation, so that an interrupted run has to start again.
+
+    Args:
+        experiment: The experiment, for the client apps.
+        data_dir: Directory of the datasets.
+        arguments: Positional arguments of ``Federation``.
+        options: Keyword arguments of ``Federation``. ``workers`` is ignored: Ray has its own.
+
     """
 
     resumable: ClassVar[bool] = False
 
     def __init__(
-        self, experiment: Experiment, data_dir: str | None, *parts: Any, **options: Any
+        self, experiment: Experiment, data_dir: str | None, *arguments: Any, **options: Any
     ) -> None:
-        super().__init__(*parts, **{**options, "workers": 0})
-        terms = self.server.terms
-        self._charter = FederationSpec("", terms.method, terms.layout, self.seed, "arrays", True)
-        self._ledger = RunTotals(None)
+        super().__init__(*arguments, **{**options, "workers": 0})
         self._simulation = Simulation(experiment, data_dir)
         self._session: Session | None = None
 
     def exchange(self, cohort: list[int]) -> Exchange:
-        """Let a cohort catch up, train and upload, somewhere else."""
+        """Let the clients of a cohort download, train and upload, in the simulation.
+
+        Raises:
+            EngineError: A client failed, or the simulation has ended.
+
+        """
         with self.meter.phase("train"):
-            return self._simulation.do(lambda grid: self._exchange(cohort, grid))
+            return self._simulation.call(lambda grid: self._exchange(cohort, grid))
 
     def _exchange(self, cohort: list[int], grid: Grid) -> Exchange:
-        session = self._session or self._meet(grid)
-        nodes = [session.roster.node_of(client) for client in cohort]
+        if self._session is None:
+            self._session = self._start_session(grid)
+        session = self._session
+        nodes = [session.nodes.node_of(client) for client in cohort]
         empty = RecordDict({"config": ConfigRecord()})
-        turns = session.turns([Message(empty, n, MessageType.TRAIN) for n in nodes], "config")
-        _insist_on_everybody(session)
-        sizes = dict(zip(nodes, session.sizes, strict=True))
-        found: dict[int, UploadSize] = {}
-        for reply in session.replies(grid.send_and_receive(turns, timeout=_TIMEOUT)):
-            upload = session.take(reply, weight_of(reply, "num-examples"))
+        requests = session.requests(
+            [Message(empty, node, MessageType.TRAIN) for node in nodes], "config"
+        )
+        _require_all_clients(session)
+        uploads: dict[int, UploadSize] = {}
+        for reply in session.replies(grid.send_and_receive(requests.messages, timeout=_TIMEOUT)):
+            upload = session.accept_upload(reply, num_examples_in(reply, "num-examples"))
             if upload is not None and upload.accepted is not None:
-                found[reply.node] = self._counted(upload.accepted)
-        _insist_on_everybody(session)
-        return Exchange([sizes[node] for node in nodes], [found[node] for node in nodes])
+                uploads[reply.node] = self._size_of(upload.accepted)
+        _require_all_clients(session)
+        return Exchange(requests.sizes, [uploads[node] for node in nodes])
 
-    def _meet(self, grid: Grid) -> Session:
-        self._session = Session(self._charter, self.server, self._ledger, grid, _TIMEOUT)
+    def _start_session(self, grid: Grid) -> Session:
+        """Wait for all nodes and ask each for its client."""
+        terms = self.server.terms
+        spec = FederationSpec(
+            federation="",
+            method=terms.method,
+            layout=terms.layout,
+            seed=self.seed,
+            arrays_key="arrays",
+            in_context=True,
+        )
+        session = Session(spec, self.server, RunTotals(None), grid, _TIMEOUT)
         while len(nodes := list(grid.get_node_ids())) < len(self.split):
-            time.sleep(0.1)  # they register one by one
-        self._session.greet(nodes, hint="")
-        _insist_on_everybody(self._session)
-        return self._session
+            time.sleep(0.1)  # nodes register one after the other
+        session.handshake(nodes, hint="")
+        _require_all_clients(session)
+        return session
 
-    def _counted(self, upload: Accepted) -> UploadSize:
+    def _size_of(self, upload: Accepted) -> UploadSize:
         terms = self.server.terms
         paper_bits = bits(terms.method.up, terms.layout, sent=count_entries(upload.update))
         return UploadSize(len(upload.data), paper_bits)
@@ -154,13 +196,13 @@ class FlowerFederation(Federation):
         super().close()
 
 
-def _insist_on_everybody(session: Session) -> None:
+def _require_all_clients(session: Session) -> None:
     if session.dropped:
-        raise EngineError(f"the experiment ends with {session.dropped[0]}")
+        raise EngineError(f"the experiment cannot continue without {session.dropped[0]}")
 
 
-def _be_quiet() -> None:
-    """A run says how it goes by itself, and nobody is called."""
+def _silence_flower() -> None:
+    """Hide the logs of Flower and Ray, and disable their telemetry and update checks."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     for name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"):
         os.environ.setdefault(name, "0")

@@ -1,9 +1,10 @@
-"""What a virtual client of ``fedtern run --engine flower`` does, in whichever process it is."""
+"""The client app of ``fedtern run --engine flower``."""
 
 from __future__ import annotations
 
 import json
 from functools import cache, partial
+from typing import NamedTuple
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -16,69 +17,95 @@ from fedtern.federation.client_session import ClientSession, Trainer
 from fedtern.federation.interfaces import ClientLike
 from fedtern.runs import Experiment
 from fedtern.training.flat import FlatModel
-from fedtern.training.local_training import LocalTraining
 from fedtern.training.tasks import get_task
 from fedtern.transports.flower.federation_spec import FederationSpec
-from fedtern.transports.flower.mod import request_in
-from fedtern.transports.flower.node import Node, Worked
+from fedtern.transports.flower.mod import find_request
+from fedtern.transports.flower.node import Node, WorkResult
 from fedtern.transports.local.trainers import choose_trainer, make_local_training
 
 _TRAINING = "training"  # key of the record, and of the snapshot in it
 
 
+class _LoadedExperiment(NamedTuple):
+    """An experiment with its data, ready to train any of its clients.
+
+    Attributes:
+        trainer: Trains one client at a time.
+        num_examples: Number of training examples of each client.
+        initial_weights: Weights of the initial model.
+
+    """
+
+    trainer: Trainer
+    num_examples: tuple[int, ...]
+    initial_weights: Vector
+
+
 def client_app(experiment: Experiment, data_dir: str | None) -> ClientApp:
-    """An app that says in few bytes what it is: a simulation ships it with every message."""
+    """Return an app that trains the clients of an experiment.
+
+    The app holds only the description of the experiment: a simulation pickles the app for every
+    message, so it has to be small.
+    """
     app = ClientApp()
-    app.train()(partial(_turn, json.dumps(experiment.to_json()), data_dir))
+    app.train()(partial(_handle, json.dumps(experiment.to_json()), data_dir))
     return app
 
 
-@cache  # one for each process, which trains many clients one after the other
-def _prepared(
-    experiment: str, data_dir: str | None
-) -> tuple[Trainer, LocalTraining, Vector, Terms]:
-    what = Experiment.from_json(json.loads(experiment))
-    task, seed, environment = get_task(what.task), what.seed, what.environment
+@cache  # once per process, which trains many clients one after the other
+def _load(experiment_json: str, data_dir: str | None) -> _LoadedExperiment:
+    experiment = Experiment.from_json(json.loads(experiment_json))
+    environment = experiment.environment
+    task = get_task(experiment.task)
     dataset = task.load(data_dir)
+    # As in the local engine: sums by several threads differ in their last bits.
     torch.set_num_threads(1)
-    model = FlatModel(task.build(seed))
-    terms = Terms(model.layout, what.make_method())
-    examples, split = task.examples(dataset), environment.split_dataset(dataset, seed)
-    local = make_local_training(model, examples, split, terms, environment, what.sgd, seed)
-    return choose_trainer(local, workers=0), local, model.weights, terms
+    model = FlatModel(task.build(experiment.seed))
+    local = make_local_training(
+        model,
+        task.examples(dataset),
+        environment.split_dataset(dataset, experiment.seed),
+        Terms(model.layout, experiment.make_method()),
+        environment,
+        experiment.sgd,
+        experiment.seed,
+    )
+    trainer = choose_trainer(local, workers=0)
+    return _LoadedExperiment(trainer, local.split.sizes, model.weights)
 
 
-def _turn(experiment: str, data_dir: str | None, message: Message, context: Context) -> Message:
-    data = request_in(message)
+def _handle(
+    experiment_json: str, data_dir: str | None, message: Message, context: Context
+) -> Message:
+    data = find_request(message)
     if data is None:
-        raise ValueError("a message without a frame of fedtern")
-    trainer, local, weights, _ = _prepared(experiment, data_dir)
-    node = Node(message, context, lambda _charter: weights)
-    return node.handle(data, partial(_train, trainer, local, message, context))
+        raise ValueError("the message has no request of fedtern")
+    loaded = _load(experiment_json, data_dir)
+    node = Node(message, context, lambda _spec: loaded.initial_weights)
+    return node.handle(data, partial(_train, loaded, message, context))
 
 
 def _train(
-    trainer: Trainer,
-    local: LocalTraining,
+    loaded: _LoadedExperiment,
     message: Message,
     context: Context,
     client: ClientLike,
-    charter: FederationSpec,
-) -> Worked:
-    """Train as the local engine does, from where this client's last upload left off."""
-    session = ClientSession(client.client_id, charter.method)
+    spec: FederationSpec,
+) -> WorkResult:
+    """Train as the local engine does, from the session after this client's last upload."""
+    session = ClientSession(client.client_id, spec.method)
     record = context.state.config_records.get(_TRAINING)
-    kept = None if record is None else record.get(_TRAINING)
-    if isinstance(kept, bytes):
-        session.restore(Snapshot.from_bytes(kept))
-    outcome = session.train(client, trainer)
+    saved = None if record is None else record.get(_TRAINING)
+    if isinstance(saved, bytes):
+        session.restore(Snapshot.from_bytes(saved))
+    outcome = session.train(client, loaded.trainer)
 
     def commit(sent: Sent) -> None:
         session.commit(outcome, sent)
         snapshot = session.snapshot().to_bytes()
         context.state[_TRAINING] = ConfigRecord({_TRAINING: snapshot})
 
-    examples = local.split.sizes[client.client_id]
-    content = RecordDict({"metrics": MetricRecord({"num-examples": examples})})
+    num_examples = loaded.num_examples[client.client_id]
+    content = RecordDict({"metrics": MetricRecord({"num-examples": num_examples})})
     reply = Message(content, reply_to=message)
-    return Worked(reply, outcome.delta, outcome.moments, on_sent=commit)
+    return WorkResult(reply, outcome.delta, outcome.moments, on_sent=commit)

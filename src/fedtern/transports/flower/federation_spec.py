@@ -1,4 +1,4 @@
-"""What a federation is: the terms that a server offers and a node keeps."""
+"""What a server and its nodes have to agree on."""
 
 from __future__ import annotations
 
@@ -10,48 +10,61 @@ from fedtern.core.layout import Layout, Vector
 from fedtern.core.methods import Method, MethodSpec, method_from_spec
 from fedtern.core.protocol import Client
 
-LONGEST_NAME = 64
+MAX_NAME_BYTES = 64
 
 
 @dataclass(frozen=True)
 class FederationSpec:
-    """A federation's name, its method and model, and under which key apps expect the model."""
+    """A federation, as a server offers it and a node remembers it.
+
+    Attributes:
+        federation: Name of the federation, by which nodes recognise it.
+        method: What clients and server send.
+        layout: Names and shapes of the model.
+        seed: Random seed of the method.
+        arrays_key: Key of the record in which apps expect the model.
+        in_context: Whether states are in the node's context, as in a simulation.
+
+    Raises:
+        ValueError: The name is too long.
+
+    """
 
     federation: str
     method: Method
     layout: Layout
     seed: int
-    arrays: str
-    in_context: bool  # whether states live in the context, as they do in a simulation
+    arrays_key: str
+    in_context: bool
 
     def __post_init__(self) -> None:
-        if len(self.federation.encode()) > LONGEST_NAME:
+        if len(self.federation.encode()) > MAX_NAME_BYTES:
             raise ValueError(
-                f"federation must be a name of at most {LONGEST_NAME} bytes, got"
+                f"federation must be a name of at most {MAX_NAME_BYTES} bytes, got"
                 f" {self.federation!r}"
             )
 
     def to_json(self) -> dict[str, Any]:
-        """The charter as JSON would have it."""
+        """Return the spec as values of JSON."""
+        tensors = zip(self.layout.names, self.layout.shapes, strict=True)
         return {
             "federation": self.federation,
             "method": self.method.spec.to_json(),
             "method_digest": self.method.digest.hex(),
-            "layout": [[name, list(shape)] for name, shape in self._tensors()],
+            "layout": [[name, list(shape)] for name, shape in tensors],
             "seed": self.seed,
-            "arrays": self.arrays,
+            "arrays": self.arrays_key,
             "in_context": self.in_context,
         }
 
-    def _tensors(self) -> list[tuple[str, tuple[int, ...]]]:
-        return list(zip(self.layout.names, self.layout.shapes, strict=True))
-
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> FederationSpec:
-        """Undo ``to_json``.
+        """Read the result of ``to_json``.
 
         Raises:
-            ValueError: the method is unknown here, or another one under the same name.
+            KeyError: A value is missing.
+            TypeError: A value has the wrong type.
+            ValueError: The method is unknown here, or a different one has the same name.
 
         """
         spec = MethodSpec.from_json(values["method"])
@@ -65,16 +78,22 @@ class FederationSpec:
         names = tuple(str(name) for name, _ in values["layout"])
         shapes = tuple(tuple(map(int, shape)) for _, shape in values["layout"])
         return cls(
-            str(values["federation"]),
-            method,
-            Layout(names, shapes),
-            int(values["seed"]),
-            str(values["arrays"]),
-            bool(values["in_context"]),
+            federation=str(values["federation"]),
+            method=method,
+            layout=Layout(names, shapes),
+            seed=int(values["seed"]),
+            arrays_key=str(values["arrays"]),
+            in_context=bool(values["in_context"]),
         )
 
     def new_client(self, client_id: int, weights: Vector | None = None) -> Client:
-        """A client of this federation, at its very beginning."""
+        """Return a client of this federation that has not taken part yet.
+
+        Args:
+            client_id: Number of the client.
+            weights: Initial weights; without them the client needs the whole model.
+
+        """
         return Client(
             client_id,
             self.method,
@@ -84,12 +103,17 @@ class FederationSpec:
             seed=self.seed,
         )
 
-    def differs(self, other: FederationSpec) -> str | None:
-        """In what another charter of the same name disagrees, with both values."""
-        for what in ("method", "layout", "seed"):
-            ours, theirs = getattr(self, what), getattr(other, what)
+    def difference(self, other: FederationSpec) -> str | None:
+        """Return how another spec contradicts this one, with both values; None if it does not.
+
+        Both have the same name. No state depends on ``arrays_key`` and ``in_context``, so these may
+        differ.
+        """
+        for name in ("method", "layout", "seed"):
+            ours = getattr(self, name)
+            theirs = getattr(other, name)
             if ours != theirs:
-                return f"its {what} is {_short(ours)} here and {_short(theirs)} there"
+                return f"its {name} is {_short(ours)} here and {_short(theirs)} there"
         return None
 
 

@@ -1,4 +1,4 @@
-"""A node's own record of the federation it belongs to."""
+"""A node's record of the federation that it belongs to."""
 
 from __future__ import annotations
 
@@ -17,33 +17,42 @@ _NOTE = "membership"
 
 @dataclass(frozen=True)
 class Membership:
-    """What the federation is, and which of its clients this node is; None before it was told.
+    """The federation of a node, and the number of its client.
 
-    ``mark`` tells this state from that of any other node: a server that begins again may give a
-    number out that a client has from before, and two nodes may have been given one directory.
+    Attributes:
+        spec: The federation.
+        client: Number of the node's client; None before the server has assigned one.
+        mark: Random bytes that tell this state from that of any other node. Client numbers cannot
+            do this: a server that starts again may assign a number that a client has from before,
+            and two nodes may have been configured with the same directory.
+
     """
 
-    charter: FederationSpec
+    spec: FederationSpec
     client: int | None = None
     mark: bytes = field(default_factory=lambda: secrets.token_bytes(8))
 
     @classmethod
-    def read(cls, home: ClientState) -> Membership | None:
-        """What a node has noted; None where it has not, or where that cannot be read."""
-        if (text := home.note(_NOTE)) is None:
+    def read(cls, state: ClientState) -> Membership | None:
+        """Return the membership in a node's state; None if it is missing or damaged."""
+        if (text := state.read_note(_NOTE)) is None:
             return None
         try:
-            noted = json.loads(text)
-            client, charter = noted["client"], FederationSpec.from_json(noted["charter"])
-            mark = bytes.fromhex(noted["mark"])
-            return cls(charter, None if client is None else int(client), mark)
+            values = json.loads(text)
+            number = values["client"]
+            spec = FederationSpec.from_json(values["charter"])
+            mark = bytes.fromhex(values["mark"])
+            return cls(spec, None if number is None else int(number), mark)
         except (KeyError, TypeError, ValueError) as error:
-            log(WARNING, "fedtern: this node no longer knows its federation (%s): joining it as a"
-                " new client, with an empty residual", error)  # fmt: skip
+            log(
+                WARNING,
+                "fedtern: the membership of this node is damaged (%s): joining as a new client,"
+                " with an empty residual",
+                error,
+            )
             return None
 
-    def write(self, home: ClientState) -> None:
-        """Note it."""
-        charter, mark = self.charter.to_json(), self.mark.hex()
-        note = json.dumps({"client": self.client, "mark": mark, "charter": charter})
-        home.take_note(_NOTE, note)
+    def write(self, state: ClientState) -> None:
+        """Save the membership in a node's state."""
+        values = {"client": self.client, "mark": self.mark.hex(), "charter": self.spec.to_json()}
+        state.write_note(_NOTE, json.dumps(values))

@@ -1,158 +1,245 @@
-"""What the two apps say to each other: one byte string in each message.
+"""Messages between the server app and the client apps: one byte string in each Flower message.
 
-Every frame begins with a magic byte and the number of this protocol; those that introduce one side
-to the other, or send it away, go on with the version of the package. So much stays the same for
-ever: it is how two versions that do not understand each other say so.
+Every message starts with a magic byte, the version of this protocol and its kind. Those that start
+or end the work of two sides (``Handshake`` and an ``Answer`` of kind ``REFUSED``) continue with the
+version of the package. This much never changes, so that two versions that do not understand each
+other can say so.
 
-The server says ``Hello`` to a node it does not know, and ``Turn`` to one that it does. The node
-answers with an ``Answer``.
+The server sends a ``Handshake`` to a node that it does not know, and a ``RoundRequest`` to one that
+it does. The node replies with an ``Answer``, except to a request to evaluate, to which it replies
+with the metrics of its app alone. ``docs/format.md`` describes the bytes.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Any
 
 from fedtern.core.errors import DecodeError, RemoteProtocolError
 from fedtern.core.wire import Reader, varint
 
-KEY = "fedtern"  # of the record, and of the byte string in it
+KEY = "fedtern"  # key of the record, and of the byte string in it
 PROTOCOL = 1
 _MAGIC = 0xFD
-_HELLO, _TURN = 1, 2
-HERE, UPLOAD, LOST, FAILED, REFUSED = 16, 17, 18, 19, 20
-_ANSWERS = {HERE, UPLOAD, LOST, FAILED, REFUSED}
-_STAMP = 3
-_LONGEST_NAME = 200
+_STAMP_BYTES = 3
+_MAX_NAME_BYTES = 200
+_IN_CONTEXT = 1  # flags of a RoundRequest
+_DISCARD_STATE = 2
+_RENUMBERED = 4
 
 
-class OtherProtocol(RemoteProtocolError):
+class RequestKind(IntEnum):
+    """Kinds of messages that a server sends; the numbers are part of the format."""
+
+    HANDSHAKE = 1
+    ROUND = 2
+
+
+class AnswerKind(IntEnum):
+    """Kinds of messages that a node sends; the numbers are part of the format."""
+
+    STATUS = 16
+    """Reply to a handshake: client number, round, stamp, and the mark of the node's state."""
+
+    UPLOAD = 17
+    """An upload for the round."""
+
+    NOT_READY = 18
+    """The client cannot train in this round: its state is locked, lost, or of another history."""
+
+    FAILED = 19
+    """The app's result cannot be sent."""
+
+    REFUSED = 20
+    """The node cannot work with this server at all."""
+
+
+class ProtocolMismatch(RemoteProtocolError):
     """The peer speaks another version of this protocol."""
 
 
 @dataclass(frozen=True)
-class Hello:
-    """What a node has to know of a federation before it can take part."""
+class Handshake:
+    """Tells a node which federation it can join, and asks for the state of its client.
 
-    version: str  # of the server's package
-    terms: Mapping[str, Any]  # see ``fedtern.transports.flower.federation_spec``
+    Attributes:
+        version: Version of the server's package.
+        spec: The federation, as ``FederationSpec.to_json`` returns it.
+
+    """
+
+    version: str
+    spec: Mapping[str, Any]
 
     def to_bytes(self) -> bytes:
-        """The frame."""
-        return _head(_HELLO) + _text(self.version) + json.dumps(self.terms).encode()
+        """Encode the message."""
+        version = _encode_text(self.version)
+        return _head(RequestKind.HANDSHAKE) + version + json.dumps(self.spec).encode()
 
 
 @dataclass(frozen=True)
-class Turn:
-    """A node's turn to train or to evaluate, from the newest weights."""
+class RoundRequest:
+    """Asks a client to train or evaluate, from the newest weights.
+
+    Whether to train or to evaluate is the type of the Flower message.
+
+    Attributes:
+        federation: Name of the federation.
+        in_context: Whether states are in the node's context, as in a simulation.
+        discard_state: Whether the client has to discard its state.
+        client: Number of the client.
+        data: A broadcast or catch-up; empty for a client that is up to date.
+        renumbered: Whether ``client`` replaces the number that the node has reported.
+
+    """
 
     federation: str
-    in_context: bool  # whether this is a simulation, where states live in the context
-    fresh: bool  # whether the client has to forget whatever it knew
+    in_context: bool
+    discard_state: bool
     client: int
-    data: bytes  # a broadcast or catch-up; empty for a client that is up to date
-    renamed: bool = False  # whether the client is to be another one than it has said it is
+    data: bytes
+    renumbered: bool = False
 
     def to_bytes(self) -> bytes:
-        """The frame."""
-        flags = bytes([self.in_context + 2 * self.fresh + 4 * self.renamed])
-        return _head(_TURN) + flags + _text(self.federation) + varint(self.client) + self.data
+        """Encode the message."""
+        flags = (
+            _IN_CONTEXT * self.in_context
+            + _DISCARD_STATE * self.discard_state
+            + _RENUMBERED * self.renumbered
+        )
+        name = _encode_text(self.federation)
+        return _head(RequestKind.ROUND) + bytes([flags]) + name + varint(self.client) + self.data
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Where a client is, and what came of its turn.
+    """The position of a node's client, and the result of a request.
 
-    ``HERE`` answers a hello, with the mark of its state; ``UPLOAD`` brings an upload; ``LOST`` says
-    that what the server sent does not fit what the client has; ``FAILED`` that training gave
-    nothing to send; ``REFUSED`` that the two cannot work together. The last three give a reason.
+    Attributes:
+        kind: What the node answers.
+        client: Number of the client; None if it has none yet.
+        round: Round of its replica; -1 if it has no weights.
+        stamp: Stamp of the history that it has followed.
+        data: The upload, or the mark of the state in a ``STATUS``.
+        reason: Why there is no upload, for ``NOT_READY``, ``FAILED`` and ``REFUSED``.
+        version: Version of the node's package, for ``REFUSED``.
+
     """
 
-    kind: int
+    kind: AnswerKind
     client: int | None = None
     round: int = -1
-    stamp: bytes = bytes(_STAMP)
+    stamp: bytes = bytes(_STAMP_BYTES)
     data: bytes = b""
     reason: str = ""
     version: str = ""
 
     def to_bytes(self) -> bytes:
-        """The frame."""
-        if self.kind == REFUSED:
-            return _head(REFUSED) + _text(self.version) + self.reason.encode()
+        """Encode the message."""
+        if self.kind is AnswerKind.REFUSED:
+            return _head(self.kind) + _encode_text(self.version) + self.reason.encode()
         client = varint(0 if self.client is None else self.client + 1)
         rest = self.data or self.reason.encode()
         return _head(self.kind) + client + varint(self.round + 1) + self.stamp + rest
 
 
-def read_request(data: bytes) -> Hello | Turn:
-    """What a server said."""
-    kind, reader = _open(data)
-    if kind == _HELLO:
+def read_request(data: bytes) -> Handshake | RoundRequest:
+    """Decode a message of a server.
+
+    Raises:
+        DecodeError: The bytes are not such a message.
+        ProtocolMismatch: The server speaks another version of the protocol.
+
+    """
+    number, reader = _open(data)
+    try:
+        kind = RequestKind(number)
+    except ValueError:
+        raise DecodeError(f"a server does not send messages of kind {number}") from None
+    if kind is RequestKind.HANDSHAKE:
         version = _read_text(reader)
         try:
-            terms = json.loads(reader.rest())
+            spec = json.loads(reader.rest())
         except ValueError as error:
-            raise DecodeError(f"a hello that is not JSON: {error}") from error
-        if not isinstance(terms, dict):
-            raise DecodeError("a hello holds a JSON object")
-        return Hello(version, terms)
-    if kind != _TURN:
-        raise DecodeError(f"a server does not send frames of kind {kind}")
+            raise DecodeError(f"the spec in a handshake is not JSON: {error}") from error
+        if not isinstance(spec, dict):
+            raise DecodeError("the spec in a handshake must be a JSON object")
+        return Handshake(version, spec)
     flags = reader.byte()
-    federation, client = _read_text(reader), reader.varint()
-    in_context, fresh, renamed = (bool(flags & bit) for bit in (1, 2, 4))
-    return Turn(federation, in_context, fresh, client, reader.rest(), renamed)
+    federation = _read_text(reader)
+    client = reader.varint()
+    return RoundRequest(
+        federation,
+        in_context=bool(flags & _IN_CONTEXT),
+        discard_state=bool(flags & _DISCARD_STATE),
+        client=client,
+        data=reader.rest(),
+        renumbered=bool(flags & _RENUMBERED),
+    )
 
 
 def read_answer(data: bytes) -> Answer:
-    """What a node said."""
-    kind, reader = _open(data)
-    if kind not in _ANSWERS:
-        raise DecodeError(f"a node does not send frames of kind {kind}")
-    if kind == REFUSED:
+    """Decode a message of a node.
+
+    Raises:
+        DecodeError: The bytes are not such a message.
+        ProtocolMismatch: The node speaks another version of the protocol.
+
+    """
+    number, reader = _open(data)
+    try:
+        kind = AnswerKind(number)
+    except ValueError:
+        raise DecodeError(f"a node does not send messages of kind {number}") from None
+    if kind is AnswerKind.REFUSED:
         version = _read_text(reader)
-        return Answer(kind, version=version, reason=_decoded(reader.rest()))
-    client, round, stamp = reader.varint() - 1, reader.varint() - 1, reader.take(_STAMP)
-    rest = reader.rest()
-    data, reason = (rest, "") if kind in (HERE, UPLOAD) else (b"", _decoded(rest))
-    return Answer(kind, None if client < 0 else client, round, stamp, data, reason)
+        return Answer(kind, version=version, reason=_decode_text(reader.rest()))
+    client = reader.varint() - 1
+    round = reader.varint() - 1
+    stamp = reader.take(_STAMP_BYTES)
+    answer = Answer(kind, None if client < 0 else client, round, stamp)
+    if kind in (AnswerKind.STATUS, AnswerKind.UPLOAD):
+        return replace(answer, data=reader.rest())
+    return replace(answer, reason=_decode_text(reader.rest()))
 
 
-def _head(kind: int) -> bytes:
+def _head(kind: RequestKind | AnswerKind) -> bytes:
     return bytes([_MAGIC, PROTOCOL, kind])
 
 
 def _open(data: bytes) -> tuple[int, Reader]:
+    """Check magic byte and protocol; return the kind, and a reader of the remaining bytes."""
     reader = Reader(data)
     if reader.byte() != _MAGIC:
-        raise DecodeError("not a frame of fedtern.transports.flower")
-    protocol, kind = reader.byte(), reader.byte()
+        raise DecodeError("not a message of fedtern.transports.flower")
+    protocol = reader.byte()
+    kind = reader.byte()
     if protocol != PROTOCOL:
-        known = kind in (_HELLO, REFUSED)
-        version = _read_text(reader) if known else "of another version"
-        raise OtherProtocol(
-            f"the peer is fedtern {version} and speaks protocol {protocol} of fedtern's Flower"
-            f" plug-in, this side speaks {PROTOCOL}: install the same version of fedtern on both"
-            " sides"
+        has_version = kind in (RequestKind.HANDSHAKE, AnswerKind.REFUSED)
+        version = _read_text(reader) if has_version else "of another version"
+        raise ProtocolMismatch(
+            f"the peer is fedtern {version} and speaks protocol {protocol} of"
+            f" fedtern.transports.flower, this side speaks {PROTOCOL}: install the same version of"
+            " fedtern on both sides"
         )
     return kind, reader
 
 
-def _text(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     data = text.encode()
     return varint(len(data)) + data
 
 
 def _read_text(reader: Reader) -> str:
-    if (length := reader.varint()) > _LONGEST_NAME:
-        raise DecodeError(f"a name of {length} bytes is too long")
-    return _decoded(reader.take(length))
+    if (length := reader.varint()) > _MAX_NAME_BYTES:
+        raise DecodeError(f"a name has {length} bytes, the limit is {_MAX_NAME_BYTES}")
+    return _decode_text(reader.take(length))
 
 
-def _decoded(data: bytes) -> str:
+def _decode_text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""What nodes say besides their updates: how many examples they have, and how well they did."""
+"""Metrics in the replies of nodes: their number of examples, and the results of their apps."""
 
 from __future__ import annotations
 
@@ -11,19 +11,29 @@ from flwr.app import MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp.strategy import FedAvg
 
-from fedtern.transports.flower.messages import UPLOAD
+from fedtern.transports.flower.messages import AnswerKind
 from fedtern.transports.flower.session import Reply
 
-_Form = tuple[str, tuple[tuple[str, int | None], ...]]
+# Name of the record; name of each metric, with its length if it is a list.
+_Signature = tuple[str, tuple[tuple[str, int | None], ...]]
 
 
-def weight_of(reply: Reply, key: str) -> int:
-    """The number of examples that an upload was trained on; 1 where there is no upload."""
-    if reply.answer is None or reply.answer.kind != UPLOAD:
+def num_examples_in(reply: Reply, key: str) -> int:
+    """Return the number of examples that an upload was trained on; 1 if there is no upload.
+
+    Args:
+        reply: The reply of a node.
+        key: Name of the metric.
+
+    Raises:
+        ValueError: The metric is missing, or is not a whole number of at least 1.
+
+    """
+    if reply.answer is None or reply.answer.kind is not AnswerKind.UPLOAD:
         return 1
     records = list(reply.content.metric_records.values())
     found = records[0].get(key) if len(records) == 1 else None
-    # Not finite is not whole, either.
+    # Infinity and NaN are not integers either.
     if not isinstance(found, int | float) or found < 1 or not float(found).is_integer():
         raise ValueError(
             f"expected one MetricRecord with {key!r}, a whole number of at least 1, got {found!r}"
@@ -32,30 +42,47 @@ def weight_of(reply: Reply, key: str) -> int:
     return int(found)
 
 
-def aggregate(replies: Sequence[Reply], strategy: FedAvg) -> MetricRecord:
-    """The metrics of uploads, as the strategy combines them; the odd ones are left out."""
-    alike = comparable(replies, strategy.weighted_by_key)
-    contents = [RecordDict(dict(reply.content.metric_records)) for reply in alike]
+def aggregate_train_metrics(replies: Sequence[Reply], strategy: FedAvg) -> MetricRecord:
+    """Combine the metrics of uploads as the strategy does; see ``comparable`` for exceptions."""
+    usable = comparable(replies, strategy.weighted_by_key)
+    contents = [RecordDict(dict(reply.content.metric_records)) for reply in usable]
     if not contents:
         return MetricRecord()
     return strategy.train_metrics_aggr_fn(contents, strategy.weighted_by_key)
 
 
 def comparable(replies: Sequence[Reply], key: str) -> list[Reply]:
-    """Those whose metrics can be combined: they report the same things, and have a weight."""
-    forms = [(_form(reply), reply) for reply in replies if _counts(reply, key)]
-    nothing: _Form = "", ()
-    ((usual, _),) = Counter(form for form, _ in forms).most_common(1) or [(nothing, 0)]
-    alike = [reply for form, reply in forms if form == usual and (key, None) in usual[1]]
-    if len(alike) < len(replies):
-        names = [name for name, _ in usual[1]]
-        log(WARNING, "fedtern: %s nodes report other metrics than %s in %r, or no %r: theirs are"
-            " left out", len(replies) - len(alike), names, usual[0], key)  # fmt: skip
-    return alike
+    """Return the replies whose metrics can be combined.
+
+    These have a weight, and the same metrics as most of the replies. The others are logged.
+
+    Args:
+        replies: Replies of nodes.
+        key: Name of the metric that is the weight of a reply.
+
+    """
+    signed = [(_signature(reply), reply) for reply in replies if _has_usable_weight(reply, key)]
+    counts = Counter(signature for signature, _ in signed).most_common(1)
+    name, metrics = counts[0][0] if counts else ("", ())
+    usable = [
+        reply
+        for signature, reply in signed
+        if signature == (name, metrics) and (key, None) in metrics
+    ]
+    if len(usable) < len(replies):
+        log(
+            WARNING,
+            "fedtern: %s nodes report other metrics than %s in %r, or no %r: theirs are left out",
+            len(replies) - len(usable),
+            [metric for metric, _ in metrics],
+            name,
+            key,
+        )
+    return usable
 
 
-def _form(reply: Reply) -> _Form:
-    """The record's name, and names and lengths of what is in it; nothing but for one record."""
+def _signature(reply: Reply) -> _Signature:
+    """Return name and metrics of a reply's only record; empty if it has none or several."""
     records = reply.content.metric_records
     if len(records) != 1:
         return "", ()
@@ -64,7 +91,7 @@ def _form(reply: Reply) -> _Form:
     return name, tuple((k, len(v) if isinstance(v, list) else None) for k, v in metrics)
 
 
-def _counts(reply: Reply, key: str) -> bool:
-    """Whether a reply can be weighed with others: metrics without a weight are nobody's mean."""
+def _has_usable_weight(reply: Reply, key: str) -> bool:
+    """Return whether the weights in a reply are positive and finite; none at all is fine here."""
     weights = [r[key] for r in reply.content.metric_records.values() if key in r]
     return all(isinstance(w, int | float) and 0 < w < math.inf for w in weights)

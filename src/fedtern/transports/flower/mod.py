@@ -1,4 +1,4 @@
-"""``compression()``: the mod that makes a Flower ``ClientApp`` send next to nothing."""
+"""``compression()``: the mod that compresses the messages of a Flower ``ClientApp``."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ from fedtern.federation.interfaces import ClientLike
 from fedtern.transports.flower.arrays import to_arrays, to_vector
 from fedtern.transports.flower.federation_spec import FederationSpec
 from fedtern.transports.flower.messages import KEY
-from fedtern.transports.flower.node import Node, Unusable, Worked
+from fedtern.transports.flower.node import Node, UnusableResult, WorkResult
 
 App = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, App], Message]
 
 
 def compression() -> Mod:
-    """What to put into ``ClientApp(mods=[...])`` of a node whose server uses ``Compressed``.
+    """Return the mod for a ``ClientApp`` whose server uses ``Compressed``.
 
-    The app's functions are called with the arrays that they would get without it, and what they
-    return is compressed on its way out. The state that this takes, which has the size of two
-    models, is kept in the directory that ``fedtern-state`` in the node's configuration names, by
-    default one of the user's; in a simulation in the node's context.
+    The functions of the app get the arrays of the model and return arrays, as without the mod. The
+    mod compresses their change. For this it keeps a state of the size of two models: in a
+    simulation in the node's context, elsewhere in a directory. ``fedtern-state`` in the node's
+    configuration names the directory; the default is in the user's home.
+
+    Returns:
+        The mod, for ``ClientApp(mods=[compression()])``.
+
     """
 
     def compress(message: Message, context: Context, app: App) -> Message:
-        data = request_in(message)
+        data = find_request(message)
         if data is None:
             if message.metadata.message_type.partition(".")[0] in ("train", "evaluate"):
                 raise RemoteProtocolError(
@@ -37,15 +41,17 @@ def compression() -> Mod:
                 )
             return app(message, context)
         _remove_request(message)
-        return Node(message, context).handle(
-            data, lambda client, charter: _work(client, charter, message, context, app)
-        )
+
+        def work(client: ClientLike, spec: FederationSpec) -> WorkResult:
+            return _call_app(app, client, spec, message, context)
+
+        return Node(message, context).handle(data, work)
 
     return compress
 
 
-def request_in(message: Message) -> bytes | None:
-    """The frame in a message, wherever it is."""
+def find_request(message: Message) -> bytes | None:
+    """Return the server's request in a message, in any of its records; None if it has none."""
     for record in message.content.config_records.values():
         if isinstance(data := record.get(KEY), bytes):
             return data
@@ -57,22 +63,30 @@ def _remove_request(message: Message) -> None:
         record.pop(KEY, None)
 
 
-def _work(
-    client: ClientLike, charter: FederationSpec, message: Message, context: Context, app: App
-) -> Worked:
-    """Let the app do what it does without compression."""
+def _call_app(
+    app: App, client: ClientLike, spec: FederationSpec, message: Message, context: Context
+) -> WorkResult:
+    """Call the app as without compression, and return the change of the weights.
+
+    Raises:
+        UnusableResult: The app did not return one record of arrays that fit the model.
+
+    """
     weights = np.array(client.weights)
-    arrays = to_arrays(weights, charter.layout)
-    message.content = RecordDict({charter.arrays: arrays, **message.content})
+    arrays = to_arrays(weights, spec.layout)
+    message.content = RecordDict({spec.arrays_key: arrays, **message.content})
     reply = app(message, context)
     if not message.metadata.message_type.startswith("train") or not reply.has_content():
-        return Worked(reply)
-    found = list(reply.content.array_records.values())
-    if len(found) != 1:
-        raise Unusable(f"expected one ArrayRecord from the train function, got {len(found)}")
+        return WorkResult(reply)
+    records = list(reply.content.array_records.values())
+    if len(records) != 1:
+        raise UnusableResult(
+            f"expected one ArrayRecord from the train function, got {len(records)}"
+        )
     try:
-        new = to_vector(found[0], charter.layout)
+        new_weights = to_vector(records[0], spec.layout)
     except ValueError as error:
-        raise Unusable(str(error)) from error
-    with np.errstate(over="ignore", invalid="ignore"):  # refused when it is compressed, by name
-        return Worked(reply, new - weights)
+        raise UnusableResult(str(error)) from error
+    # Compression refuses deltas that are not finite, and names the tensor.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return WorkResult(reply, new_weights - weights)

@@ -1,4 +1,4 @@
-"""A node's side of the conversation: a frame in, work in between, a frame out."""
+"""A node's side of the exchange: read a message, let the app work, return an answer."""
 
 from __future__ import annotations
 
@@ -24,28 +24,38 @@ from fedtern.core.errors import (
 from fedtern.core.layout import Vector
 from fedtern.core.protocol import Client, Sent
 from fedtern.federation.interfaces import ClientLike
-from fedtern.transports.flower import messages
-from fedtern.transports.flower.client_state import SHARED, ClientState, client_state_of
+from fedtern.transports.flower.client_state import (
+    SHARED_DIRECTORY,
+    ClientState,
+    open_client_state,
+)
 from fedtern.transports.flower.federation_spec import FederationSpec
 from fedtern.transports.flower.membership import Membership
-from fedtern.transports.flower.messages import KEY, Answer, Hello, Turn
+from fedtern.transports.flower.messages import (
+    KEY,
+    Answer,
+    AnswerKind,
+    Handshake,
+    RoundRequest,
+    read_request,
+)
 
-_REPLY = "reply"
+_REPLY = "reply"  # name of the note with the metrics of the last upload
 
 
-class Unusable(FedternError):
-    """What an app returned cannot be sent."""
+class UnusableResult(FedternError):
+    """The app returned a result that cannot be sent."""
 
 
 @dataclass(frozen=True, eq=False)
-class Worked:
+class WorkResult:
     """The result of an app's work.
 
     Attributes:
-        reply: the app's reply.
-        delta: the change of the weights; None if there is nothing to send.
-        moments: second moments of the delta, for ``variance`` only.
-        on_sent: called when the upload has been made.
+        reply: The app's reply.
+        delta: The change of the weights; None if there is nothing to send.
+        moments: Second moments of the delta, for the method ``variance`` only.
+        on_sent: Called when the upload has been made.
 
     """
 
@@ -55,157 +65,193 @@ class Worked:
     on_sent: Callable[[Sent], None] = lambda _sent: None
 
 
-Work = Callable[[ClientLike, FederationSpec], Worked]
-Initial = Callable[[FederationSpec], Vector]
+Work = Callable[[ClientLike, FederationSpec], WorkResult]
+InitialWeights = Callable[[FederationSpec], Vector]
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One message's worth of a node: finds the client's state, does the turn, keeps the state.
+    """Handles one message to a node.
 
-    ``initial`` makes the federation's initial model where a node can do so by itself; without it,
-    a new client is sent the model.
+    Attributes:
+        message: The message.
+        context: The node's context.
+        initial_weights: Makes the initial model of a federation, for nodes that can do so by
+            themselves. Without it, the server sends the model to new clients.
+
     """
 
     message: Message
     context: Context
-    initial: Initial | None = None
+    initial_weights: InitialWeights | None = None
 
     def handle(self, data: bytes, work: Work) -> Message:
-        """Answer a frame; a turn is worked on in between."""
+        """Answer a message of the server.
+
+        Args:
+            data: The bytes in the message.
+            work: Trains or evaluates; called for a request that the client can follow.
+
+        Returns:
+            The reply. Failures that the server should know of are answers, not exceptions.
+
+        """
         try:
             return self._handle(data, work)
-        except StoreError as error:  # perhaps an earlier turn has not ended: there will be others
+        except StoreError as error:  # perhaps temporary: an earlier request may still be running
             log(ERROR, "fedtern: %s", error)
-            return self._answer(Answer(messages.LOST, reason=str(error)))
+            return self._reply(Answer(AnswerKind.NOT_READY, reason=str(error)))
 
     def _handle(self, data: bytes, work: Work) -> Message:
         try:
-            request = messages.read_request(data)
-            if isinstance(request, Hello):
-                return self._answer(self._introduce(request))
+            request = read_request(data)
+            if isinstance(request, Handshake):
+                return self._reply(self._join(request))
         except StoreError:
             raise
         except (FedternError, KeyError, TypeError, ValueError) as error:
             return self._refuse(format_error(error))
-        home = client_state_of(self.context, request.federation, in_context=request.in_context)
-        with home.alone():
-            return self._take_turn(request, home, work)
+        in_context = request.in_context
+        state = open_client_state(self.context, request.federation, in_context=in_context)
+        with state.locked():
+            return self._take_part(request, state, work)
 
-    def _introduce(self, hello: Hello) -> Answer:
-        """Where this node's client of a federation is; refuse one that it cannot be part of."""
-        offered = FederationSpec.from_json(hello.terms)
-        home = client_state_of(self.context, offered.federation, in_context=offered.in_context)
-        with home.alone():
-            return self._be_here(hello, offered, home)
+    def _join(self, handshake: Handshake) -> Answer:
+        """Return the status of this node's client in the offered federation.
 
-    def _be_here(self, hello: Hello, offered: FederationSpec, home: ClientState) -> Answer:
-        known, before = Membership.read(home), True
-        if known is None:
-            # The nodes of a simulation are numbered; elsewhere, the server gives out numbers.
-            number = self.context.node_config.get("partition-id") if offered.in_context else None
-            known = Membership(offered, None if number is None else int(number))
-            known.write(home)
-            before = False
-        elif difference := known.charter.differs(offered):
-            raise RemoteProtocolError(
-                f"node {self.context.node_id} (fedtern {__version__}) is in a federation"
-                f" {offered.federation!r} already, and the server's (fedtern {hello.version}) is"
-                f" another: {difference}. Give the new one another name, or remove the node's state"
-                " of the old one"
+        Raises:
+            RemoteProtocolError: The node is in a different federation of the same name.
+
+        """
+        offered = FederationSpec.from_json(handshake.spec)
+        in_context = offered.in_context
+        state = open_client_state(self.context, offered.federation, in_context=in_context)
+        with state.locked():
+            membership = Membership.read(state)
+            is_new = membership is None
+            if membership is None:
+                membership = self._new_membership(offered)
+                membership.write(state)
+            elif difference := membership.spec.difference(offered):
+                raise RemoteProtocolError(
+                    f"node {self.context.node_id} (fedtern {__version__}) is already in a"
+                    f" federation {offered.federation!r}, and that of the server (fedtern"
+                    f" {handshake.version}) is different: {difference}. Give the new one another"
+                    " name, or remove the node's state of the old one"
+                )
+            elif membership.spec != offered:  # in a value that no state depends on
+                membership = replace(membership, spec=offered)
+                membership.write(state)
+            return self._status(membership, state, is_new=is_new)
+
+    def _new_membership(self, spec: FederationSpec) -> Membership:
+        # The nodes of a simulation are numbered; elsewhere, the server assigns numbers.
+        number = self.context.node_config.get("partition-id") if spec.in_context else None
+        return Membership(spec, None if number is None else int(number))
+
+    def _status(self, membership: Membership, state: ClientState, *, is_new: bool) -> Answer:
+        if membership.client is None:
+            return Answer(AnswerKind.STATUS, data=membership.mark)
+        # Without a membership, nothing shows to which federation an old client belonged.
+        with state.client(lambda: self._new_client(membership), fresh=is_new) as client:
+            if not is_new and client.round < 0:
+                log(
+                    WARNING,
+                    "fedtern: the model of this node is gone: requesting it, and continuing with"
+                    " an empty residual",
+                )
+            return Answer(
+                AnswerKind.STATUS, membership.client, client.round, client.stamp, membership.mark
             )
-        elif known.charter != offered:  # in what is no part of any state
-            known = replace(known, charter=offered)
-            known.write(home)
-        if known.client is None:
-            return Answer(messages.HERE, data=known.mark)
-        # Where nothing is known of what the federation was, its client is of no use.
-        with home.client(lambda: self._new(known), fresh=not before) as client:
-            if before and client.round < 0:
-                log(WARNING, "fedtern: this node's model is gone: asking for it, with an empty"
-                    " residual")  # fmt: skip
-            return Answer(messages.HERE, known.client, client.round, client.stamp, known.mark)
 
-    def _new(self, known: Membership, fresh: bool = False) -> Client:
-        assert known.client is not None  # only members that have a number have a client
-        weights = None if self.initial is None or fresh else self.initial(known.charter)
-        return known.charter.new_client(known.client, weights)
+    def _new_client(self, membership: Membership, *, without_weights: bool = False) -> Client:
+        assert membership.client is not None  # only numbered members have a client
+        weights = None
+        if self.initial_weights is not None and not without_weights:
+            weights = self.initial_weights(membership.spec)
+        return membership.spec.new_client(membership.client, weights)
 
-    def _take_turn(self, turn: Turn, home: ClientState, work: Work) -> Message:
-        known = Membership.read(home)
-        if known is None:
-            reason = f"this node knows of no federation {turn.federation!r}"
-            return self._answer(Answer(messages.LOST, reason=reason))
-        other = known.client != turn.client
-        if other and known.client is not None and not turn.renamed:
+    def _take_part(self, request: RoundRequest, state: ClientState, work: Work) -> Message:
+        """Bring the client up to date, then train or evaluate."""
+        membership = Membership.read(state)
+        if membership is None:
+            reason = f"this node has no membership in federation {request.federation!r}"
+            return self._reply(Answer(AnswerKind.NOT_READY, reason=reason))
+        is_other = membership.client != request.client
+        if is_other and membership.client is not None and not request.renumbered:
             raise StoreError(
-                f"the state of node {self.context.node_id} is client {known.client}'s, and this is"
-                f" the turn of client {turn.client}: {SHARED}"
+                f"the state of node {self.context.node_id} belongs to client {membership.client},"
+                f" but the request is for client {request.client}: {SHARED_DIRECTORY}"
             )
-        if other:
-            known = replace(known, client=turn.client)
-            known.write(home)
-        fresh = turn.fresh or other
-        with home.client(lambda: self._new(known, fresh), fresh=fresh) as client:
+        if is_other:
+            membership = replace(membership, client=request.client)
+            membership.write(state)
+        fresh = request.discard_state or is_other
+        with state.client(
+            lambda: self._new_client(membership, without_weights=fresh), fresh=fresh
+        ) as client:
             try:
-                if turn.data:
-                    client.receive(turn.data)
+                if request.data:
+                    client.receive(request.data)
                 elif client.round < 0:
                     raise MissedRounds("this client has no weights yet", client.round)
             except (DecodeError, MissedRounds) as error:
-                return self._lost(client, client.round, error)
+                return self._not_ready(client, client.round, error)
             except RemoteProtocolError as error:
-                # Another history: no round of it is of any use.
-                return self._lost(client, -1, error)
+                # The client has followed another history, so none of its rounds is of use.
+                return self._not_ready(client, -1, error)
             if not self.message.metadata.message_type.startswith("train"):
-                return work(client, known.charter).reply
+                return work(client, membership.spec).reply
             if client.pending is not None:
-                return self._send_again(home, client, client.pending)
-            return self._train(home, client, work, known.charter)
+                return self._resend(state, client, client.pending)
+            return self._train(state, client, work, membership.spec)
 
     def _train(
-        self, home: ClientState, client: ClientLike, work: Work, charter: FederationSpec
+        self, state: ClientState, client: ClientLike, work: Work, spec: FederationSpec
     ) -> Message:
-        where = (client.client_id, client.round, client.stamp)
+        position = (client.client_id, client.round, client.stamp)
         try:
-            worked = work(client, charter)
-            if worked.delta is None:
-                return worked.reply
-            metrics = {name: dict(r) for name, r in worked.reply.content.metric_records.items()}
-            kept = {"round": client.round, "stamp": client.stamp.hex(), "metrics": metrics}
-            # Before the upload, which may have to be sent again, with them, by another process.
-            home.take_note(_REPLY, json.dumps(kept))
-            sent = client.send_delta(worked.delta, worked.moments)
-            worked.on_sent(sent)
-        except (Unusable, NonFiniteError) as error:
-            log(ERROR, "fedtern: nothing is sent in round %s: %s", client.round, error)
-            return self._answer(Answer(messages.FAILED, *where, reason=str(error)))
-        return self._answer(Answer(messages.UPLOAD, *where, data=sent.data), metrics)
+            result = work(client, spec)
+            if result.delta is None:
+                return result.reply
+            metrics = {name: dict(r) for name, r in result.reply.content.metric_records.items()}
+            note = {"round": client.round, "stamp": client.stamp.hex(), "metrics": metrics}
+            # Before the upload: another process may have to send both again.
+            state.write_note(_REPLY, json.dumps(note))
+            sent = client.send_delta(result.delta, result.moments)
+            result.on_sent(sent)
+        except (UnusableResult, NonFiniteError) as error:
+            log(ERROR, "fedtern: no upload in round %s: %s", client.round, error)
+            return self._reply(Answer(AnswerKind.FAILED, *position, reason=str(error)))
+        return self._reply(Answer(AnswerKind.UPLOAD, *position, data=sent.data), metrics)
 
-    def _send_again(self, home: ClientState, client: ClientLike, data: bytes) -> Message:
-        """The upload of a round that the server asks for twice; it has been trained for once."""
-        where = (client.client_id, client.round, client.stamp)
+    def _resend(self, state: ClientState, client: ClientLike, data: bytes) -> Message:
+        """Answer with the pending upload, if the server requests a round for a second time.
+
+        The client does not train again: the upload and its residual belong together.
+        """
+        position = (client.client_id, client.round, client.stamp)
         try:
-            kept = json.loads(home.note(_REPLY) or "")
-            metrics = kept["metrics"]
-            found = kept["round"], kept["stamp"]
+            note = json.loads(state.read_note(_REPLY) or "")
+            metrics = note["metrics"]
+            is_of_this_round = (note["round"], note["stamp"]) == (client.round, client.stamp.hex())
         except (KeyError, TypeError, ValueError):
-            found = None
-        if found != (client.round, client.stamp.hex()):
-            reason = "the metrics of the upload that this node made before are gone"
-            return self._answer(Answer(messages.FAILED, *where, reason=reason))
-        return self._answer(Answer(messages.UPLOAD, *where, data=data), metrics)
+            is_of_this_round = False
+        if not is_of_this_round:
+            reason = "the metrics of this node's pending upload are lost"
+            return self._reply(Answer(AnswerKind.FAILED, *position, reason=reason))
+        return self._reply(Answer(AnswerKind.UPLOAD, *position, data=data), metrics)
 
-    def _lost(self, client: ClientLike, round: int, error: FedternError) -> Message:
+    def _not_ready(self, client: ClientLike, round: int, error: FedternError) -> Message:
         log(WARNING, "fedtern: cannot follow the server from round %s: %s", client.round, error)
-        where = (client.client_id, round, client.stamp)
-        return self._answer(Answer(messages.LOST, *where, reason=str(error)))
+        position = (client.client_id, round, client.stamp)
+        return self._reply(Answer(AnswerKind.NOT_READY, *position, reason=str(error)))
 
     def _refuse(self, reason: str) -> Message:
         log(ERROR, "fedtern: this node cannot work with the server: %s", reason)
-        return self._answer(Answer(messages.REFUSED, reason=reason, version=__version__))
+        return self._reply(Answer(AnswerKind.REFUSED, reason=reason, version=__version__))
 
-    def _answer(
+    def _reply(
         self, answer: Answer, metrics: Mapping[str, dict[str, MetricRecordValues]] | None = None
     ) -> Message:
         content = RecordDict({KEY: ConfigRecord({KEY: answer.to_bytes()})})

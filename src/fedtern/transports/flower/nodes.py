@@ -1,4 +1,4 @@
-"""What a server knows of the nodes it talks to."""
+"""A server's record of its nodes and their clients."""
 
 from __future__ import annotations
 
@@ -8,107 +8,137 @@ from logging import ERROR, WARNING
 
 from flwr.common import log
 
-from fedtern.transports.flower.client_state import SHARED
+from fedtern.transports.flower.client_state import SHARED_DIRECTORY
 from fedtern.transports.flower.messages import Answer
 from fedtern.transports.flower.run_totals import RunTotals
 
-MOST_CLIENTS = 1 << 32
-"""Numbers from here on are a mistake, or meant to use them up."""
+# A larger number is an error, or an attempt to use up all numbers.
+MAX_CLIENTS = 1 << 32
 
 
 @dataclass
 class Member:
-    """A node's client: its number, and the round and history that its replica is at."""
+    """The client of a node, and the position of its replica.
+
+    Attributes:
+        client: Number of the client.
+        round: Round of its replica; -1 if it has no weights of this history.
+        stamp: Stamp of the history that it has followed.
+        renumbered: Whether the node reported another number and has not been told this one yet.
+
+    """
 
     client: int
     round: int
     stamp: bytes
-    renamed: bool = False  # whether it has yet to hear its number, and forget the one it said
+    renumbered: bool = False
 
-    def is_at(self, round: int, stamp: bytes) -> None:
-        """Note where it has been seen."""
-        self.round, self.stamp, self.renamed = round, stamp, False
+    def moved_to(self, round: int, stamp: bytes) -> None:
+        """Record a position that the client has reported, or was brought to."""
+        self.round = round
+        self.stamp = stamp
+        self.renumbered = False
 
 
 class NodeTable:
-    """The nodes of a run that have introduced themselves, and those that were sent away."""
+    """The nodes of a run: those with a known position, and those that are excluded.
 
-    def __init__(self, ledger: RunTotals) -> None:
-        self._ledger = ledger
-        self._members: dict[int, Member] = {}
-        self._clients: dict[int, int] = {}  # node -> client, also of those we have lost sight of
-        self._marks: dict[bytes, int] = {}  # of a state -> client
-        self._refused: dict[int, str] = {}
+    Args:
+        totals: Assigns client numbers.
 
-    def strangers(self, nodes: Iterable[int]) -> list[int]:
-        """Those of some nodes of which it is not known where they are."""
-        return [n for n in nodes if n not in self._members and n not in self._refused]
+    """
 
-    def refusals(self, nodes: Iterable[int]) -> list[str]:
-        """Why some of the nodes have been sent away."""
-        return [self._refused[node] for node in nodes if node in self._refused]
+    def __init__(self, totals: RunTotals) -> None:
+        self._totals = totals
+        self._members: dict[int, Member] = {}  # nodes whose position is known
+        self._clients: dict[int, int] = {}  # client number of each node, also after forget()
+        self._marks: dict[bytes, int] = {}  # client number of each state, by its mark
+        self._excluded: dict[int, str] = {}  # reason for each excluded node
+
+    def unknown(self, nodes: Iterable[int]) -> list[int]:
+        """Return the nodes whose position is not known and that are not excluded."""
+        return [n for n in nodes if n not in self._members and n not in self._excluded]
+
+    def exclusions(self, nodes: Iterable[int]) -> list[str]:
+        """Return the reason for each of the nodes that is excluded."""
+        return [self._excluded[node] for node in nodes if node in self._excluded]
 
     def get(self, node: int) -> Member | None:
-        """A node's client, if it is known where it is."""
+        """Return the client of a node; None if its position is not known."""
         return self._members.get(node)
 
     def node_of(self, client: int) -> int:
-        """The node that a client is on."""
+        """Return the node of a client."""
         return next(node for node, member in self._members.items() if member.client == client)
 
-    def expect(self, answers: Iterable[Answer | None]) -> None:
-        """Give none of the numbers to a new client that some nodes are about to enter with."""
+    def reserve_numbers(self, answers: Iterable[Answer | None]) -> None:
+        """Do not assign the numbers in these answers to new clients."""
         for answer in answers:
-            if answer is not None and answer.client is not None and answer.client < MOST_CLIENTS:
-                self._ledger.reserve_client_number(answer.client)
+            if answer is not None and answer.client is not None and answer.client < MAX_CLIENTS:
+                self._totals.reserve_client_number(answer.client)
 
-    def enter(self, node: int, answer: Answer) -> None:
-        """Take a node in that has said where it is."""
-        said = answer.client
-        if said is not None and said >= MOST_CLIENTS:
-            self.refuse(node, f"it says that it is client {said}, of at most {MOST_CLIENTS}")
+    def add(self, node: int, answer: Answer) -> None:
+        """Record the client and the position that a node has reported."""
+        reported = answer.client
+        if reported is not None and reported >= MAX_CLIENTS:
+            self.exclude(
+                node, f"it reports client number {reported}, which must be below {MAX_CLIENTS}"
+            )
             return
-        client = self._number(node, said, answer.data)
+        client = self._choose_number(node, reported, answer.data)
         self._clients[node] = client
         if answer.data:
             self._marks[answer.data] = client
-        self._members[node] = Member(client, answer.round, answer.stamp)
-        if said not in (None, client):  # what it has is another client's
-            self._members[node] = Member(client, -1, answer.stamp, renamed=True)
+        if reported in (None, client):
+            self._members[node] = Member(client, answer.round, answer.stamp)
+        else:  # the node's state is that of another client
+            self._members[node] = Member(client, -1, answer.stamp, renumbered=True)
 
-    def _number(self, node: int, said: int | None, mark: bytes) -> int:
-        """Which client a node is, by its state rather than by what it says."""
+    def _choose_number(self, node: int, reported: int | None, mark: bytes) -> int:
+        """Return the number of a node's client: by its state rather than by its own report."""
         others = {client: other for other, client in self._clients.items() if other != node}
         if (client := self._marks.get(mark)) is not None:
             if client in others and node not in self._clients:
-                log(WARNING, "fedtern: node %s has the state of node %s (client %s): if both are"
-                    " running, %s", node, others[client], client, SHARED)  # fmt: skip
+                log(
+                    WARNING,
+                    "fedtern: node %s has the state of node %s (client %s): if both run, %s",
+                    node,
+                    others[client],
+                    client,
+                    SHARED_DIRECTORY,
+                )
             return client
-        if said is not None and (said not in others or not mark):
-            self._ledger.reserve_client_number(said)
-            return said
+        if reported is not None and (reported not in others or not mark):
+            self._totals.reserve_client_number(reported)
+            return reported
         before = self._clients.get(node)
-        if said is None and before is not None and before not in others:
+        if reported is None and before is not None and before not in others:
             log(WARNING, "fedtern: node %s (client %s) has lost its state", node, before)
             return before
-        client = self._ledger.new_client_number()
-        if said is not None:
-            log(WARNING, "fedtern: node %s says that it is client %s, which node %s is by now: it"
-                " becomes client %s, is sent the whole model and goes on with an empty residual",
-                node, said, others[said], client)  # fmt: skip
+        client = self._totals.new_client_number()
+        if reported is not None:
+            log(
+                WARNING,
+                "fedtern: node %s reports that it is client %s, which is now node %s: it becomes"
+                " client %s, receives the whole model and continues with an empty residual",
+                node,
+                reported,
+                others[reported],
+                client,
+            )
         return client
 
-    def refuse(self, node: int, reason: str) -> None:
-        """Send a node away for the rest of the run."""
-        log(ERROR, "fedtern: node %s takes no part: %s", node, reason)
+    def exclude(self, node: int, reason: str) -> None:
+        """Exclude a node for the rest of the run."""
+        log(ERROR, "fedtern: node %s is excluded from this run: %s", node, reason)
         self._members.pop(node, None)
-        self._refused[node] = reason
+        self._excluded[node] = reason
 
-    def lose(self, node: int) -> None:
-        """Ask a node anew, when its turn comes, where it is."""
+    def forget(self, node: int) -> None:
+        """Forget the position of a node; it is asked again before its next round."""
         self._members.pop(node, None)
 
-    def name(self, node: int) -> str:
-        """How a person would call a node."""
+    def describe(self, node: int) -> str:
+        """Return the node's id and client number, for log lines."""
         client = self._clients.get(node)
         return f"node {node}" if client is None else f"node {node} (client {client})"

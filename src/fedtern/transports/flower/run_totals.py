@@ -37,13 +37,13 @@ class Counts:
     up: Traffic = field(default_factory=Traffic)
     down: Traffic = field(default_factory=Traffic)
     models: int = 0  # times that the whole model was sent to a client
-    wire_up: int = 0  # of the runs before this one
+    wire_up: int = 0  # of earlier runs, as Flower counted them
     wire_down: int = 0
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Counts:
-        """Read what ``asdict`` returned."""
-        traffic = {way: Traffic(**values[way]) for way in ("up", "down")}
+        """Read the result of ``asdict``."""
+        traffic = {name: Traffic(**values[name]) for name in ("up", "down")}
         return cls(**{**values, **traffic})
 
 
@@ -61,7 +61,7 @@ class RunTotals:
     def __init__(self, directory: Path | None) -> None:
         self.directory = directory
         self.counts = Counts()
-        self.wire: WireBytes | None = None  # of this run so far
+        self.wire_bytes: WireBytes | None = None  # of this run so far
         self._recorded_rounds: set[int] = set()
         if directory is not None and (directory / "ledger.json").exists():
             path = directory / "ledger.json"
@@ -94,9 +94,9 @@ class RunTotals:
         if self.directory is None:
             return
         values = asdict(self.counts)
-        if self.wire is not None:
-            values["wire_up"] += self.wire.up
-            values["wire_down"] += self.wire.down
+        if self.wire_bytes is not None:
+            values["wire_up"] += self.wire_bytes.up
+            values["wire_down"] += self.wire_bytes.down
         path = self.directory / "ledger.json"
         try:
             write_atomic(path, [json.dumps(values).encode()])
@@ -155,21 +155,25 @@ class RunTotals:
             "up_bytes_mean": self.counts.up.mean,
             "down_bytes_mean": self.counts.down.mean,
             "dense_bytes": 4 * spec.layout.size * steps,
-            **{name.replace("-", "_"): n for name, n in self.totals().items() if "wire" in name},
+            **{
+                name.replace("-", "_"): nbytes
+                for name, nbytes in self.to_metrics().items()
+                if name.startswith("wire-")
+            },
         }
         MetricsFile(self.directory / "metrics.jsonl").append(row)
 
-    def totals(self) -> dict[str, int]:
-        """Return the traffic so far, under the names of Flower's metrics."""
-        found = {
+    def to_metrics(self) -> dict[str, int]:
+        """Return the traffic so far as metrics for Flower."""
+        metrics = {
             "payload-up-bytes": self.counts.up.total,
             "payload-down-bytes": self.counts.down.total,
             "whole-models-sent": self.counts.models,
         }
-        if self.wire is not None:
-            found["wire-up-bytes"] = self.counts.wire_up + self.wire.up
-            found["wire-down-bytes"] = self.counts.wire_down + self.wire.down
-        return found
+        if self.wire_bytes is not None:
+            metrics["wire-up-bytes"] = self.counts.wire_up + self.wire_bytes.up
+            metrics["wire-down-bytes"] = self.counts.wire_down + self.wire_bytes.down
+        return metrics
 
 
 def _pick(metrics: dict[str, Any], word: str) -> float | None:

@@ -1,4 +1,4 @@
-"""A server's side of the conversation, while a run lasts."""
+"""The server's side of the exchange, for the duration of a run."""
 
 from __future__ import annotations
 
@@ -15,21 +15,47 @@ from fedtern import __version__
 from fedtern.core.errors import DuplicateUpload, FedternError, RemoteProtocolError, format_error
 from fedtern.core.protocol import Accepted, CatchUp, How
 from fedtern.federation.interfaces import ServerLike
-from fedtern.transports.flower import messages
-from fedtern.transports.flower.client_state import SHARED
+from fedtern.transports.flower.client_state import SHARED_DIRECTORY
 from fedtern.transports.flower.federation_spec import FederationSpec
-from fedtern.transports.flower.messages import KEY, Answer, Hello, Turn
+from fedtern.transports.flower.messages import (
+    KEY,
+    Answer,
+    AnswerKind,
+    Handshake,
+    RoundRequest,
+    read_answer,
+)
 from fedtern.transports.flower.nodes import Member, NodeTable
 from fedtern.transports.flower.run_totals import RunTotals
 
 _NO_MOD = (
-    "it does not answer a hello of fedtern: does its ClientApp have"
+    "no answer to the handshake of fedtern: does its ClientApp have"
     " mods=[fedtern.transports.flower.compression()]?"
 )
 
 
+class Requests(NamedTuple):
+    """The messages of a round.
+
+    Attributes:
+        messages: Messages for the nodes that can take part.
+        sizes: Bytes of the broadcast or catch-up in each of them.
+
+    """
+
+    messages: list[Message]
+    sizes: list[int]
+
+
 class Reply(NamedTuple):
-    """What a node sent back: its frame, if there was one, in the message it came with."""
+    """The reply of a node.
+
+    Attributes:
+        node: Id of the node.
+        answer: The answer in the message; None if it has none.
+        message: The message, with the metrics of the app.
+
+    """
 
     node: int
     answer: Answer | None
@@ -37,179 +63,238 @@ class Reply(NamedTuple):
 
     @property
     def content(self) -> RecordDict:
-        """The frame, and whatever its app put beside it."""
+        """All records of the message."""
         return self.message.content
 
 
-class Taken(NamedTuple):
-    """A reply whose upload counts in this round."""
+class CountedUpload(NamedTuple):
+    """An upload that counts in this round.
 
-    reply: Reply
-    upload_bytes: int
-    accepted: Accepted | None  # None if the server accepted this upload before a restart
+    Attributes:
+        nbytes: Size of the upload.
+        accepted: The server's result; None if it had accepted the upload before a restart.
+
+    """
+
+    nbytes: int
+    accepted: Accepted | None
 
 
 class Session:
-    """Knows where each client is, tells it what it missed, and hears what it has to say.
+    """Knows the position of each client, sends requests and reads the replies.
 
-    Nothing that a node does, or leaves undone, is an error here: it is reported, and the round goes
-    on without that node.
+    A node that fails does not raise an exception here: the failure is logged, and the round
+    continues without the node.
+
+    Args:
+        spec: The federation.
+        server: The server.
+        totals: Counters of the federation.
+        grid: Flower's connection to the nodes.
+        timeout: Seconds to wait for the replies to a handshake.
+
     """
 
     def __init__(
         self,
-        charter: FederationSpec,
+        spec: FederationSpec,
         server: ServerLike,
-        ledger: RunTotals,
+        totals: RunTotals,
         grid: Grid,
         timeout: float,
     ) -> None:
-        self.charter, self.server, self.ledger = charter, server, ledger
-        self.grid, self.timeout = grid, timeout
-        self.roster = NodeTable(ledger)
-        self.dropped: list[str] = []  # why turns of this round came to nothing
-        self.sizes: list[int] = []  # of what was sent last, in the order of nodes
-        self._sent: dict[int, Message] = {}
+        self.spec = spec
+        self.server = server
+        self.totals = totals
+        self.grid = grid
+        self.timeout = timeout
+        self.nodes = NodeTable(totals)
+        self.dropped: list[str] = []  # nodes without which this round continues, with reasons
+        self._sent: dict[int, Message] = {}  # the last message to each node
 
-    def turns(self, messages: Iterable[Message], config_key: str) -> list[Message]:
-        """The messages of a strategy, with what each node missed in the place of the model."""
+    def start_round(self) -> None:
+        """Start a new list of dropped nodes."""
+        self.dropped = []
+
+    def requests(self, messages: Iterable[Message], config_key: str) -> Requests:
+        """Replace the model in a strategy's messages by the rounds that each node missed.
+
+        Nodes whose position is not known are asked for it first.
+
+        Args:
+            messages: The messages of the strategy, one per node.
+            config_key: Key of the record for the request.
+
+        Returns:
+            Messages for the nodes that can take part.
+
+        """
         messages = list(messages)
-        nodes = [message.metadata.dst_node_id for message in messages]
-        self.dropped += self.roster.refusals(nodes)
-        self.greet(nodes)
-        # A list: some of Flower's grids go through it twice.
-        self._sent, self.sizes, taken = {}, [], dict[int, int]()
+        chosen = [message.metadata.dst_node_id for message in messages]
+        self.dropped += self.nodes.exclusions(chosen)
+        self.handshake(chosen)
+        self._sent = {}
+        sizes: list[int] = []
+        node_of: dict[int, int] = {}  # the node of each client in this round
         for message in messages:
             node = message.metadata.dst_node_id
-            if (member := self.roster.get(node)) is None:
+            if (member := self.nodes.get(node)) is None:
                 continue
-            if (other := taken.setdefault(member.client, node)) != node:
-                self.drop(node, f"{SHARED} (node {other} is that client)")
+            if (other := node_of.setdefault(member.client, node)) != node:
+                self.drop(node, f"{SHARED_DIRECTORY} (node {other} has this client)")
                 continue
-            turn = self._turn(member)
-            self.sizes.append(len(turn.data))
-            keys = (self.charter.arrays, config_key)
-            self._sent[node] = _with_frame(message, *keys, turn.to_bytes())
-        if self.sizes:
-            self.ledger.counts.down.add(self.sizes, 0.0)
-        return list(self._sent.values())
+            request = self._request(member)
+            sizes.append(len(request.data))
+            keys = (self.spec.arrays_key, config_key)
+            self._sent[node] = _replace_model(message, *keys, request.to_bytes())
+        if sizes:
+            self.totals.counts.down.add(sizes, 0.0)
+        return Requests(list(self._sent.values()), sizes)
 
-    def _turn(self, member: Member) -> Turn:
+    def _request(self, member: Member) -> RoundRequest:
         server = self.server
         missed: CatchUp | None = None
-        fresh = False
+        discard_state = False
         if (member.round, member.stamp) != (server.round, server.stamp):
             # A client without weights, or with weights of another history, gets the model.
-            fresh = not 0 <= member.round < server.round
-            missed = server.download(member.client, -1 if fresh else member.round)
-        data = b"" if missed is None else missed.data
-        self.ledger.counts.models += missed is not None and missed.how is How.MODEL
-        charter = self.charter
-        name, here = charter.federation, charter.in_context
-        return Turn(name, here, fresh, member.client, data, member.renamed)
+            discard_state = not 0 <= member.round < server.round
+            missed = server.download(member.client, -1 if discard_state else member.round)
+            self.totals.counts.models += missed.how is How.MODEL
+        return RoundRequest(
+            federation=self.spec.federation,
+            in_context=self.spec.in_context,
+            discard_state=discard_state,
+            client=member.client,
+            data=b"" if missed is None else missed.data,
+            renumbered=member.renumbered,
+        )
 
-    def greet(self, nodes: Iterable[int], hint: str = _NO_MOD) -> None:
-        """Ask those of some nodes who they are and where, of which that is not known.
+    def handshake(self, nodes: Iterable[int], hint: str = _NO_MOD) -> None:
+        """Ask those nodes for their client and its position for which these are not known.
 
-        The hint is for those whose app cannot answer that.
+        Args:
+            nodes: Ids of nodes.
+            hint: Added to the log line about a node whose app cannot answer.
+
         """
-        strangers = self.roster.strangers(nodes)
-        if not strangers:
+        unknown = self.nodes.unknown(nodes)
+        if not unknown:
             return
-        hello = Hello(__version__, self.charter.to_json()).to_bytes()
+        data = Handshake(__version__, self.spec.to_json()).to_bytes()
         self._sent = {
-            node: Message(RecordDict({KEY: ConfigRecord({KEY: hello})}), node, MessageType.TRAIN)
-            for node in strangers
+            node: Message(RecordDict({KEY: ConfigRecord({KEY: data})}), node, MessageType.TRAIN)
+            for node in unknown
         }
-        replies = self.grid.send_and_receive(list(self._sent.values()), timeout=self.timeout)
-        # In the order of nodes, so that the numbers they get do not depend on who is fastest.
-        found = sorted(self.replies(replies, hint), key=_numbered_first)
-        self.roster.expect(reply.answer for reply in found)
-        for node, answer, _ in found:
+        received = self.grid.send_and_receive(list(self._sent.values()), timeout=self.timeout)
+        # Sorted, so that the numbers of new clients do not depend on which node is fastest.
+        replies = sorted(self.replies(received, hint), key=_numbered_first)
+        self.nodes.reserve_numbers(reply.answer for reply in replies)
+        for node, answer, _ in replies:
             if answer is None:
-                self.drop(node, hint or "it does not answer a hello")
-            elif answer.kind == messages.HERE:
-                self.roster.enter(node, answer)
-                self.dropped += self.roster.refusals([node])
+                self.drop(node, hint or "no answer to the handshake")
+            elif answer.kind is AnswerKind.STATUS:
+                self.nodes.add(node, answer)
+                self.dropped += self.nodes.exclusions([node])
             else:
-                self._send_away(node, answer)
+                self._drop_for(node, answer)
 
     def replies(self, messages: Iterable[Message], hint: str = "") -> Iterator[Reply]:
-        """What nodes have answered to the last messages; those that have not are reported.
+        """Yield the replies to the last requests, and drop the nodes without a usable reply.
 
-        Where an app has failed, the report ends with the hint.
+        Args:
+            messages: The messages that Flower returned.
+            hint: Added to the log line about a node whose app failed.
+
         """
-        # An error that Flower itself reports does not come from the node it is about.
+        # By the id of the request: Flower reports errors under an id of its own, not the node's.
         nodes = {message.metadata.message_id: node for node, message in self._sent.items()}
         waiting = dict(self._sent)
         for message in messages:
             metadata = message.metadata
             node = nodes.get(metadata.reply_to_message_id, metadata.src_node_id)
             if waiting.pop(node, None) is None:
-                log(WARNING, "fedtern: ignoring a message of node %s that nobody waits for", node)
+                log(WARNING, "fedtern: ignoring an unexpected message from node %s", node)
                 continue
             try:
                 if message.has_error():
-                    raise FedternError(_reason_of(message.error, hint))
-                yield Reply(node, _answer_in(message.content), message)
+                    raise FedternError(_format_flower_error(message.error, hint))
+                yield Reply(node, _find_answer(message.content), message)
             except FedternError as error:
                 self.drop(node, format_error(error))
         for node in waiting:
             self.drop(node, f"no answer within {self.timeout:g} seconds")
 
     def drop(self, node: int, reason: str) -> None:
-        """Go on without a node in this round."""
-        self.dropped.append(f"{self.roster.name(node)}: {reason}")
-        log(WARNING, "fedtern: going on without %s", self.dropped[-1])
-        self.roster.lose(node)
+        """Continue this round without a node."""
+        self.dropped.append(f"{self.nodes.describe(node)}: {reason}")
+        log(WARNING, "fedtern: continuing without %s", self.dropped[-1])
+        self.nodes.forget(node)
 
-    def take(self, reply: Reply, num_examples: int) -> Taken | None:
-        """Take the upload in a reply; None, and a report, if the reply brings none."""
-        node, answer, member = reply.node, reply.answer, self.roster.get(reply.node)
+    def accept_upload(self, reply: Reply, num_examples: int) -> CountedUpload | None:
+        """Pass the upload in a reply to the server.
+
+        Args:
+            reply: The reply of a node.
+            num_examples: Number of examples that the client trained on.
+
+        Returns:
+            The upload; None, and the node is dropped, if the reply has none or the server refuses
+            it.
+
+        Raises:
+            FedternError: The server failed, which is not the fault of the node.
+
+        """
+        node = reply.node
+        answer = reply.answer
+        member = self.nodes.get(node)
         if answer is None or member is None:
-            self.drop(node, "it answers without an upload")
+            self.drop(node, "its reply has no upload")
             return None
-        if answer.kind != messages.UPLOAD or answer.client != member.client:
-            self._send_away(node, answer)
+        if answer.kind is not AnswerKind.UPLOAD or answer.client != member.client:
+            self._drop_for(node, answer)
             return None
         accepted: Accepted | None = None
         try:
             accepted = self.server.receive(member.client, answer.data, num_examples)
         except DuplicateUpload:
-            pass  # accepted before a restart: it counts once
-        except RemoteProtocolError as error:  # any other error is ours
+            pass  # accepted before a restart of the server; it counts once
+        except RemoteProtocolError as error:
             self.drop(node, format_error(error))
             return None
-        member.is_at(answer.round, answer.stamp)
-        return Taken(reply, len(answer.data), accepted)
+        member.moved_to(answer.round, answer.stamp)
+        return CountedUpload(len(answer.data), accepted)
 
-    def evaluated(self, reply: Reply) -> bool:
-        """Whether a node could evaluate the model, which it then has."""
-        member = self.roster.get(reply.node)
+    def accept_evaluation(self, reply: Reply) -> bool:
+        """Return whether a node has evaluated the newest model; drop it if it has not."""
+        member = self.nodes.get(reply.node)
         if reply.answer is not None or member is None:
-            self._send_away(reply.node, reply.answer or Answer(messages.LOST))
+            self._drop_for(reply.node, reply.answer or Answer(AnswerKind.NOT_READY))
             return False
-        member.is_at(self.server.round, self.server.stamp)
+        member.moved_to(self.server.round, self.server.stamp)
         return True
 
-    def _send_away(self, node: int, answer: Answer) -> None:
-        """Go on without a node that has answered something else than was hoped for."""
-        member = self.roster.get(node)
-        if answer.kind == messages.REFUSED:
+    def _drop_for(self, node: int, answer: Answer) -> None:
+        """Continue without a node, because of its answer."""
+        member = self.nodes.get(node)
+        if answer.kind is AnswerKind.REFUSED:
             self.dropped.append(answer.reason)
-            self.roster.refuse(node, answer.reason)
+            self.nodes.exclude(node, answer.reason)
             return
-        out_of_place = f"an answer of kind {answer.kind} and client {answer.client} is out of place"
-        self.drop(node, answer.reason or out_of_place)
+        unexpected = f"unexpected answer of kind {answer.kind:d} and client {answer.client}"
+        self.drop(node, answer.reason or unexpected)
         if member is not None and member.client == answer.client and answer.reason:
-            self.roster.enter(node, answer)  # it has said where it is
+            self.nodes.add(node, answer)  # the answer has the client's position
 
 
-def _with_frame(message: Message, model_key: str, config_key: str, frame: bytes) -> Message:
-    """A message of its own for one node: a strategy gives the same content to all of them."""
+def _replace_model(message: Message, model_key: str, config_key: str, request: bytes) -> Message:
+    """Return a message with a request instead of the model.
+
+    It is a new message: a strategy uses the same content for all nodes.
+    """
     content = RecordDict({name: r for name, r in message.content.items() if name != model_key})
     config = dict(message.content.config_records.get(config_key, {}))
-    content[config_key] = ConfigRecord({**config, KEY: frame})
+    content[config_key] = ConfigRecord({**config, KEY: request})
     metadata = message.metadata
     return Message(
         content,
@@ -221,18 +306,18 @@ def _with_frame(message: Message, model_key: str, config_key: str, frame: bytes)
 
 
 def _numbered_first(reply: Reply) -> tuple[bool, int]:
-    """Nodes that have a number come before those that are given one that is not taken."""
+    """Sort clients with a number before those that need one, so that no number is used twice."""
     return reply.answer is None or reply.answer.client is None, reply.node
 
 
-def _answer_in(content: RecordDict) -> Answer | None:
+def _find_answer(content: RecordDict) -> Answer | None:
     record = content.config_records.get(KEY)
     data = None if record is None else record.get(KEY)
-    return messages.read_answer(data) if isinstance(data, bytes) else None
+    return read_answer(data) if isinstance(data, bytes) else None
 
 
-def _reason_of(error: Error, hint: str) -> str:
-    """The last line of a traceback, which says most."""
+def _format_flower_error(error: Error, hint: str) -> str:
+    """Return the last line of a traceback, which names the exception."""
     lines = (error.reason or "").strip().splitlines() or ["no reason given"]
     raised = error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
     return f"{lines[-1]} ({hint})" if hint and raised else lines[-1]

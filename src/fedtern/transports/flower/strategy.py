@@ -1,4 +1,4 @@
-"""``Compressed``: a Flower strategy whose messages are compressed both ways."""
+"""``Compressed``: a Flower strategy with compressed messages in both directions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from fedtern.core.methods import Method, stc
 from fedtern.core.protocol import Server
 from fedtern.store import DurableServer, Store
 from fedtern.transports.flower.arrays import layout_of, to_arrays, to_vector
-from fedtern.transports.flower.counters import count_wire, simulated
+from fedtern.transports.flower.counters import count_wire, is_simulated
 from fedtern.transports.flower.federation_spec import FederationSpec
-from fedtern.transports.flower.metrics import aggregate, comparable, weight_of
+from fedtern.transports.flower.metrics import (
+    aggregate_train_metrics,
+    comparable,
+    num_examples_in,
+)
 from fedtern.transports.flower.run_totals import RunTotals
 from fedtern.transports.flower.session import Reply, Session
 
@@ -28,19 +32,23 @@ Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class Compressed(Strategy):
-    """Lets another strategy choose who takes part, and sends what ``method`` makes of the rest.
+    """Wraps a strategy and compresses its messages.
 
-    Sampling, configuration and the aggregation of metrics stay with ``strategy``, which must be
-    ``FedAvg``, ``FedProx`` or another subclass of ``FedAvg`` with its ``aggregate_train`` and
-    ``start``: what becomes of the clients' updates is the method's business.
+    The wrapped strategy samples and configures nodes and aggregates metrics. The method aggregates
+    the clients' updates. The wrapped strategy must therefore be ``FedAvg``, ``FedProx`` or another
+    subclass of ``FedAvg`` that does not override ``aggregate_train`` or ``start``.
 
     Args:
-        strategy: the one that would be used without compression.
-        method: what is sent each way; sparse ternary compression unless said otherwise.
-        store: a directory that the federation outlives a restart in; it goes on there after the
-            last round that was finished.
-        federation: the name that nodes know it by; by default the store's, or that of the run.
-        seed: of the random choices that some methods make.
+        strategy: The strategy without compression.
+        method: What clients and server send; sparse ternary compression by default.
+        store: Directory for state that survives a restart. A federation with a store continues
+            after its last finished round.
+        federation: Name by which nodes recognise the federation; by default the name of the
+            store's directory, or one that is made from the run's id.
+        seed: Random seed of the method.
+
+    Raises:
+        ValueError: The strategy cannot be wrapped.
 
     """
 
@@ -53,18 +61,18 @@ class Compressed(Strategy):
         federation: str | None = None,
         seed: int = 0,
     ) -> None:
-        self.strategy = _checked(strategy)
+        self.strategy = _check_strategy(strategy)
         self.method = stc() if method is None else method
         self.store = None if store is None else Path(store)
         self.federation = federation
         self.seed = seed
         self._session: Session | None = None
-        self._offset = 0  # rounds of earlier runs
-        self._central = False  # whether the model is also tested by the server
-        self._measured: dict[str, object] = {}  # of the last round
+        self._earlier_rounds = 0  # rounds of earlier runs
+        self._server_evaluates = False  # whether start() has an evaluate_fn
+        self._round_metrics: dict[str, object] = {}  # metrics of the last round
 
     def summary(self) -> None:
-        """Log what is used."""
+        """Log the method and the summary of the wrapped strategy."""
         log(INFO, "\t├──> Compression: %s, both ways, by fedtern", self.method.name)
         self.strategy.summary()
 
@@ -78,154 +86,202 @@ class Compressed(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Evaluate | None = None,
     ) -> Result:
-        """Train for ``num_rounds`` in all, those of earlier runs of the federation included."""
+        """Train the federation; the arguments are those of Flower's strategies.
+
+        Args:
+            grid: Flower's connection to the nodes.
+            initial_arrays: The initial model; all arrays must be float32.
+            num_rounds: Number of rounds in total, including those of earlier runs with the same
+                store.
+            timeout: Seconds to wait for replies.
+            train_config: Configuration for the train functions.
+            evaluate_config: Configuration for the evaluate functions.
+            evaluate_fn: Evaluates the model on the server.
+
+        Returns:
+            The final model, and the metrics by round. Rounds are numbered from the start of the
+            federation, not of this run.
+
+        Raises:
+            ValueError: An array cannot be compressed.
+            StoreError: The store is damaged, locked, or that of another federation.
+
+        """
         with ExitStack() as stack:
-            session = self._open(grid, initial_arrays, timeout, stack)
-            self._session, self._offset = session, session.server.round
-            if self._offset:
-                log(INFO, "fedtern: %s goes on after round %s", session.charter.federation,
-                    self._offset)  # fmt: skip
-            session.ledger.start(session.charter, self._offset)
-            self._central = evaluate_fn is not None
+            session = self._open_session(grid, initial_arrays, timeout, stack)
+            self._session = session
+            self._earlier_rounds = session.server.round
+            if self._earlier_rounds:
+                log(
+                    INFO,
+                    "fedtern: %s continues after round %s",
+                    session.spec.federation,
+                    self._earlier_rounds,
+                )
+            session.totals.start(session.spec, self._earlier_rounds)
+            self._server_evaluates = evaluate_fn is not None
             try:
                 result = super().start(
                     grid,
                     self._arrays(session),
-                    max(num_rounds - self._offset, 0),
+                    max(num_rounds - self._earlier_rounds, 0),
                     timeout,
                     train_config,
                     evaluate_config,
-                    None if evaluate_fn is None else self._noting(evaluate_fn),
+                    None if evaluate_fn is None else self._recording(evaluate_fn),
                 )
             finally:
                 self._session = None
             result.arrays = self._arrays(session)
-            return self._renumbered(result)
+            self._renumber(result)
+            return result
 
-    def _open(self, grid: Grid, initial: ArrayRecord, timeout: float, stack: ExitStack) -> Session:
+    def _open_session(
+        self, grid: Grid, initial: ArrayRecord, timeout: float, stack: ExitStack
+    ) -> Session:
         layout = layout_of(initial)
-        # What a node of a simulation knows ends with the run: any name will do.
-        run = "run" if simulated(grid) else f"run-{grid.run.run_id}"
+        # The states of simulated nodes end with the run, so that any name is unique enough.
+        run = "run" if is_simulated(grid) else f"run-{grid.run.run_id}"
         name = self.federation or (self.store.name if self.store else run)
-        key = self.strategy.arrayrecord_key
-        charter = FederationSpec(name, self.method, layout, self.seed, key, simulated(grid))
+        spec = FederationSpec(
+            federation=name,
+            method=self.method,
+            layout=layout,
+            seed=self.seed,
+            arrays_key=self.strategy.arrayrecord_key,
+            in_context=is_simulated(grid),
+        )
         weights = to_vector(initial, layout)
         server = Server(weights, self.method, layout, federation=name, seed=self.seed)
         if self.store is None:
-            return Session(charter, server, RunTotals(None), grid, timeout)
+            return Session(spec, server, RunTotals(None), grid, timeout)
         durable = DurableServer(server, stack.enter_context(Store(self.store)))
-        return Session(charter, durable, RunTotals(self.store), grid, timeout)
+        return Session(spec, durable, RunTotals(self.store), grid, timeout)
 
     def _arrays(self, session: Session) -> ArrayRecord:
-        return to_arrays(session.server.weights, session.charter.layout)
+        return to_arrays(session.server.weights, session.spec.layout)
 
-    def _noting(self, evaluate_fn: Evaluate) -> Evaluate:
+    def _recording(self, evaluate_fn: Evaluate) -> Evaluate:
+        """Return a function that also records the metrics of an evaluation on the server."""
+
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            found = evaluate_fn(server_round + self._offset, arrays)
-            self._measured |= dict(found or {})
-            self._note(server_round + self._offset)
-            return found
+            round = server_round + self._earlier_rounds
+            metrics = evaluate_fn(round, arrays)
+            self._round_metrics |= dict(metrics or {})
+            self._record_round(round)
+            return metrics
 
         return evaluate
 
-    def _renumbered(self, result: Result) -> Result:
+    def _renumber(self, result: Result) -> None:
+        """Number the rounds in a result from the start of the federation."""
         for metrics in (
             result.train_metrics_clientapp,
             result.evaluate_metrics_clientapp,
             result.evaluate_metrics_serverapp,
         ):
-            renumbered = {round + self._offset: found for round, found in metrics.items()}
+            renumbered = {round + self._earlier_rounds: value for round, value in metrics.items()}
             metrics.clear()
             metrics.update(renumbered)
-        return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Whoever the strategy has chosen gets what it missed."""
-        session, self._measured = self._current(), {}
-        session.dropped = []
-        chosen = self.strategy.configure_train(server_round + self._offset, arrays, config, grid)
-        return session.turns(chosen, self.strategy.configrecord_key)
+        """Return the training requests for the nodes that the strategy chooses."""
+        session = self._current_session()
+        session.start_round()
+        self._round_metrics = {}
+        round = server_round + self._earlier_rounds
+        chosen = self.strategy.configure_train(round, arrays, config, grid)
+        # A list, not an iterator: some of Flower's grids iterate over it twice.
+        return session.requests(chosen, self.strategy.configrecord_key).messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Finish the round with whatever can be used of the replies."""
-        session = self._current()
+        """Finish the round with the usable uploads in the replies."""
+        session = self._current_session()
         counted: list[Reply] = []
         sizes: list[int] = []
         for reply in session.replies(replies):
             try:
-                weight = weight_of(reply, self.strategy.weighted_by_key)
+                num_examples = num_examples_in(reply, self.strategy.weighted_by_key)
             except ValueError as error:
                 session.drop(reply.node, str(error))
                 continue
-            if (upload := session.take(reply, weight)) is not None:
+            if (upload := session.accept_upload(reply, num_examples)) is not None:
                 counted.append(reply)
-                sizes.append(upload.upload_bytes)
+                sizes.append(upload.nbytes)
         if sizes:
-            session.ledger.counts.up.add(sizes, 0.0)
-        taken = len(session.server.uploaded)  # those of before a restart among them
+            session.totals.counts.up.add(sizes, 0.0)
+        num_uploads = len(session.server.uploaded)  # including those from before a restart
         session.server.finish_round()
-        metrics = aggregate(counted, self.strategy)
-        self._measured |= dict(metrics)
-        metrics["uploads-counted"] = taken
+        metrics = aggregate_train_metrics(counted, self.strategy)
+        self._round_metrics |= dict(metrics)
+        metrics["uploads-counted"] = num_uploads
         metrics["nodes-dropped"] = len(session.dropped)
-        return self._arrays(session), self._with_totals(metrics)
+        self._add_totals(metrics)
+        return self._arrays(session), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """A node that has the model already is sent nothing."""
-        session = self._current()
-        chosen = self.strategy.configure_evaluate(server_round + self._offset, arrays, config, grid)
-        return session.turns(chosen, self.strategy.configrecord_key)
+        """Return the evaluation requests; a node that has the newest model receives no update."""
+        session = self._current_session()
+        round = server_round + self._earlier_rounds
+        chosen = self.strategy.configure_evaluate(round, arrays, config, grid)
+        return session.requests(chosen, self.strategy.configrecord_key).messages
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """The metrics of those that could evaluate."""
-        session = self._current()
-        usable = [reply for reply in session.replies(replies) if session.evaluated(reply)]
-        alike = comparable(usable, self.strategy.weighted_by_key)
-        round, messages = server_round + self._offset, [reply.message for reply in alike]
+        """Return the metrics of the nodes that could evaluate; None if there are none."""
+        session = self._current_session()
+        evaluated = [
+            reply for reply in session.replies(replies) if session.accept_evaluation(reply)
+        ]
+        round = server_round + self._earlier_rounds
+        usable = comparable(evaluated, self.strategy.weighted_by_key)
+        messages = [reply.message for reply in usable]
         metrics = self.strategy.aggregate_evaluate(round, messages) or MetricRecord()
-        self._measured |= dict(metrics)
-        metrics = self._with_totals(metrics) if usable else metrics
-        if not self._central:
-            self._note(round)
-        return metrics if usable else None
+        self._round_metrics |= dict(metrics)
+        if evaluated:
+            self._add_totals(metrics)
+        if not self._server_evaluates:
+            self._record_round(round)
+        return metrics if evaluated else None
 
-    def _with_totals(self, metrics: MetricRecord) -> MetricRecord:
-        """Metrics with the bytes so far, which are written down as well."""
-        ledger = self._current().ledger
-        ledger.wire = count_wire(self._current().grid) or ledger.wire
-        ledger.save()
-        metrics.update(ledger.totals())
-        return metrics
+    def _add_totals(self, metrics: MetricRecord) -> None:
+        """Add the traffic so far to metrics, and save it."""
+        session = self._current_session()
+        totals = session.totals
+        totals.wire_bytes = count_wire(session.grid) or totals.wire_bytes
+        totals.save()
+        metrics.update(totals.to_metrics())
 
-    def _note(self, round: int) -> None:
-        session = self._current()
-        session.ledger.record_round(round, session.charter, self._measured)
+    def _record_round(self, round: int) -> None:
+        session = self._current_session()
+        session.totals.record_round(round, session.spec, self._round_metrics)
 
-    def _current(self) -> Session:
+    def _current_session(self) -> Session:
         if self._session is None:
-            raise LocalProtocolError("Compressed is used outside of its start(): call that")
+            raise LocalProtocolError("Compressed works only inside its start(): call that")
         return self._session
 
 
-def _checked(strategy: object) -> FedAvg:
-    """Refuse strategies that aggregate models in a way of their own."""
+def _check_strategy(strategy: object) -> FedAvg:
+    """Return the strategy; raise if it aggregates models in its own way."""
     name = type(strategy).__name__
-    use = "Use FedAvg, FedProx, or a subclass of them that leaves aggregate_train and start alone"
+    remedy = "Use FedAvg, FedProx, or a subclass that does not override aggregate_train or start"
     if not isinstance(strategy, FedAvg):
-        raise ValueError(f"Compressed cannot wrap {name}: it is not a FedAvg. {use}")
+        raise ValueError(f"Compressed cannot wrap {name}: it is not a FedAvg. {remedy}")
     if type(strategy).aggregate_train is not FedAvg.aggregate_train:
         raise ValueError(
-            f"Compressed cannot wrap {name}: it aggregates models in a way of its own, where here"
-            f" the method does. {use}"
+            f"Compressed cannot wrap {name}: it aggregates models in its own way, but here the"
+            f" method aggregates updates. {remedy}"
         )
     if type(strategy).start is not FedAvg.start:
-        raise ValueError(f"Compressed cannot wrap {name}: its start would not be called. {use}")
+        raise ValueError(
+            f"Compressed cannot wrap {name}: its start method would not be called. {remedy}"
+        )
     return strategy

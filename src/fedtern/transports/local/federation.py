@@ -181,7 +181,7 @@ class Federation:
         return len(catch_up.data)
 
     def _training_session(self, i: int, vectors: Vectors) -> ClientSession:
-        """Return a client's training session as it was after its last upload."""
+        """Return a client's training session in its state after the last upload."""
         method = self.server.terms.method
         return ClientSession(i, method, int(self._batches[i]), vectors.get(_VELOCITY))
 

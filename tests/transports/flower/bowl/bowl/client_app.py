@@ -1,4 +1,4 @@
-"""A node that wants every weight to be its own number, and takes a step in that direction."""
+"""A client whose loss is the distance of the weights from a target of its own."""
 
 import time
 
@@ -15,24 +15,25 @@ app = ClientApp(mods=[compression()])
 @app.train()
 def train(message, context):
     time.sleep(float(context.run_config.get("seconds", 0)))
-    mine = int(context.node_config["partition-id"]) + 1
+    number = int(context.node_config["partition-id"]) + 1
     arrays = message.content["arrays"]
-    changed = {name: Array(step(array.numpy(), mine)) for name, array in arrays.items()}
-    metrics = MetricRecord({"num-examples": 10 * mine, "loss": distance(arrays, mine)})
+    changed = {name: Array(step(array.numpy(), number)) for name, array in arrays.items()}
+    metrics = MetricRecord({"num-examples": 10 * number, "loss": distance(arrays, number)})
     return Reply(RecordDict({"arrays": ArrayRecord(changed), "metrics": metrics}), reply_to=message)
 
 
 @app.evaluate()
 def evaluate(message, context):
-    mine = int(context.node_config["partition-id"]) + 1
-    metrics = {"num-examples": 10 * mine, "eval-loss": distance(message.content["arrays"], mine)}
+    number = int(context.node_config["partition-id"]) + 1
+    loss = distance(message.content["arrays"], number)
+    metrics = {"num-examples": 10 * number, "eval-loss": loss}
     return Reply(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
 
 
-def step(weights, mine):
-    aims = np.linspace(-mine, mine, weights.size, dtype=np.float32).reshape(weights.shape)
-    return weights + np.float32(0.1) * (aims - weights)
+def step(weights, number):
+    target = np.linspace(-number, number, weights.size, dtype=np.float32).reshape(weights.shape)
+    return weights + np.float32(0.1) * (target - weights)
 
 
-def distance(arrays, mine):
-    return float(sum(np.abs(array.numpy() - mine).sum() for array in arrays.values()))
+def distance(arrays, number):
+    return float(sum(np.abs(array.numpy() - number).sum() for array in arrays.values()))

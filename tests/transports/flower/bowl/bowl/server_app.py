@@ -1,4 +1,4 @@
-"""Lets everybody train in each round, and evaluate after the last."""
+"""A server that trains all nodes in each round and evaluates after the last."""
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -12,7 +12,7 @@ app = ServerApp()
 
 
 class EvaluateLast(FedAvg):
-    """Federated averaging that is evaluated once, when everything is over."""
+    """Federated averaging with one evaluation, after the last round."""
 
     def __init__(self, rounds, nodes):
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=nodes)

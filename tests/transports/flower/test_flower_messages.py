@@ -1,4 +1,4 @@
-"""The bytes between the apps, and what they may be trusted with."""
+"""Messages between the apps, and the specs of federations and methods in them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ from fedtern.core.errors import DecodeError, RemoteProtocolError
 from fedtern.core.methods import Method, MethodSpec, method_from_spec
 from fedtern.transports.flower.federation_spec import FederationSpec
 from fedtern.transports.flower.messages import (
-    FAILED,
-    HERE,
-    REFUSED,
-    UPLOAD,
     Answer,
-    Hello,
-    OtherProtocol,
-    Turn,
+    AnswerKind,
+    Handshake,
+    ProtocolMismatch,
+    RoundRequest,
     read_answer,
     read_request,
 )
@@ -34,69 +31,81 @@ IDS = st.integers(0, 2**32)
 
 
 def test_bytes_are_stable():
-    assert Turn("fed", False, True, 300, b"xy").to_bytes().hex() == "fd01020203666564ac027879"
-    assert Answer(HERE, 2, 5, b"abc").to_bytes().hex() == "fd01100306616263"
-    assert Turn("fed", True, True, 7, b"", True).to_bytes().hex() == "fd0102070366656407"
-    assert Answer(HERE, 2, 5, b"abc", b"mark").to_bytes().hex() == "fd011003066162636d61726b"
-    assert Answer(REFUSED, reason="no", version="0.1.0").to_bytes().hex() == (
-        "fd011405302e312e306e6f"
-    )
+    golden = {
+        "fd01020203666564ac027879": RoundRequest("fed", False, True, 300, b"xy"),
+        "fd0102070366656407": RoundRequest("fed", True, True, 7, b"", True),
+        "fd01100306616263": Answer(AnswerKind.STATUS, 2, 5, b"abc"),
+        "fd011003066162636d61726b": Answer(AnswerKind.STATUS, 2, 5, b"abc", b"mark"),
+        "fd011405302e312e306e6f": Answer(AnswerKind.REFUSED, reason="no", version="0.1.0"),
+    }
+    for expected, message in golden.items():
+        assert message.to_bytes().hex() == expected
+
+
+def test_numbers_of_answers_are_stable():
+    numbers = {kind.name: kind.value for kind in AnswerKind}
+    assert numbers == {"STATUS": 16, "UPLOAD": 17, "NOT_READY": 18, "FAILED": 19, "REFUSED": 20}
 
 
 @given(NAMES, st.booleans(), st.booleans(), IDS, st.binary(max_size=50), st.booleans())
-def test_a_turn_is_read_as_it_was_written(name, in_context, fresh, client, data, renamed):
-    turn = Turn(name, in_context, fresh, client, data, renamed)
-    assert read_request(turn.to_bytes()) == turn
+def test_round_request_round_trips(name, in_context, discard_state, client, data, renumbered):
+    request = RoundRequest(name, in_context, discard_state, client, data, renumbered)
+    assert read_request(request.to_bytes()) == request
 
 
 @given(st.none() | IDS, st.integers(-1, 2**31), st.binary(min_size=3, max_size=3), st.text())
-def test_an_answer_is_read_as_it_was_written(client, round, stamp, text):
-    failed = Answer(FAILED, client, round, stamp, reason=text)
-    assert read_answer(failed.to_bytes()) == failed
-    for kind in (HERE, UPLOAD):
+def test_answer_round_trips(client, round, stamp, text):
+    for kind in (AnswerKind.NOT_READY, AnswerKind.FAILED):
+        answer = Answer(kind, client, round, stamp, reason=text)
+        assert read_answer(answer.to_bytes()) == answer
+    for kind in (AnswerKind.STATUS, AnswerKind.UPLOAD):
         answer = Answer(kind, client, round, stamp, data=text.encode())
         assert read_answer(answer.to_bytes()) == answer
 
 
 @given(st.binary(max_size=60))
-def test_garbage_is_one_kind_of_error(data):
+def test_garbage_raises_only_decode_and_protocol_errors(data):
     for read in (read_request, read_answer):
         for prefix in (b"", b"\xfd\x01", b"\xfd\x01\x01", b"\xfd\x01\x02", b"\xfd\x02"):
             with suppress(DecodeError, RemoteProtocolError):
                 read(prefix + data)
 
 
-def test_what_is_not_a_request_is_refused():
-    with pytest.raises(DecodeError, match="frames of kind 16"):
-        read_request(Answer(HERE).to_bytes())
+def test_bytes_that_are_no_request_raise():
+    with pytest.raises(DecodeError, match="messages of kind 16"):
+        read_request(Answer(AnswerKind.STATUS).to_bytes())
     with pytest.raises(DecodeError, match="not JSON"):
-        read_request(Hello("1", {}).to_bytes() + b"{")
+        read_request(Handshake("1", {}).to_bytes() + b"{")
     with pytest.raises(DecodeError, match="JSON object"):
-        read_request(Hello("1", []).to_bytes())
-    with pytest.raises(OtherProtocol, match=r"fedtern 7\.0 and speaks protocol 9"):
+        read_request(Handshake("1", []).to_bytes())
+    with pytest.raises(ProtocolMismatch, match=r"fedtern 7\.0 and speaks protocol 9"):
         read_request(b"\xfd\x09\x01\x037.0")
-    with pytest.raises(OtherProtocol, match="of another version"):
+    with pytest.raises(ProtocolMismatch, match="of another version"):
         read_request(b"\xfd\x09\x02")
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_can_be_made_from_its_spec(name):
+def test_every_method_equals_the_method_of_its_spec(name):
     method = METHODS[name]()
     spec = MethodSpec.from_json(json.loads(method.spec.to_text()))
     assert method_from_spec(spec) == method
     assert method_from_spec(spec).digest == method.digest
 
 
-def test_a_charter_is_read_as_it_was_written():
-    charter = FederationSpec("fed", stc(), Layout(("a", "b"), ((2, 3), ())), 5, "arrays", True)
-    assert FederationSpec.from_json(charter.to_json()) == charter
-    assert charter.differs(charter) is None
-    forged = charter.to_json() | {"method_digest": "000000"}
+def test_federation_spec_round_trips():
+    spec = FederationSpec("fed", stc(), Layout(("a", "b"), ((2, 3), ())), 5, "arrays", True)
+    assert FederationSpec.from_json(spec.to_json()) == spec
+    assert spec.difference(spec) is None
+
+
+def test_federation_spec_with_another_method_digest_raises():
+    spec = FederationSpec("fed", stc(), Layout(("a",), ((2, 3),)), 5, "arrays", True)
+    forged = spec.to_json() | {"method_digest": "000000"}
     with pytest.raises(ValueError, match="has digest 000000, here it has digest"):
         FederationSpec.from_json(forged)
 
 
-def test_a_spec_that_makes_no_method_is_refused():
+def test_method_spec_without_a_method_raises():
     spec = stc().spec.to_json()
     with pytest.raises(ValueError, match=r"Unknown method 'std'\. Did you mean 'stc'"):
         method_from_spec(MethodSpec.from_json(spec | {"name": "std"}))
@@ -117,7 +126,7 @@ def test_a_spec_that_makes_no_method_is_refused():
             MethodSpec.from_json(bad)
 
 
-def test_a_registered_method_is_known_by_its_name(monkeypatch):
+def test_registered_method_is_found_by_its_name(monkeypatch):
     monkeypatch.setitem(METHODS, "mine", stc)
 
     @register_method("mine", version=3, replace=True)
