@@ -226,8 +226,7 @@ class RoundController:
 
     def cohort_notice(self) -> bytes:
         """Return a message that names the open round and its cohort, for all clients."""
-        anybody = self.policy.cohorts.open and self.cohort
-        cohort = None if anybody else self.cohort
+        cohort = self._as_announced(self.cohort)
         server = self.server
         return CohortNotice.seal(server.stamp, server.round, cohort, server.terms)
 
@@ -354,6 +353,10 @@ class RoundController:
         self.presence.mark_unresponsive(self._awaited - self.presence.left)
         self._awaited.clear()
 
+    def _as_announced(self, cohort: frozenset[int]) -> frozenset[int] | None:
+        """Return the cohort as messages name it: None if every client may upload."""
+        return None if self.policy.cohorts.open and cohort else cohort
+
     def _next_cohort(self) -> frozenset[int]:
         return self.policy.choose(self.server.round + 1, self.presence)
 
@@ -366,8 +369,7 @@ class RoundController:
         self._stop_waiting()
         last = self.policy.rounds is not None and self.server.round + 1 >= self.policy.rounds
         next_cohort = NO_CLIENTS if last else self._next_cohort()
-        anybody = self.policy.cohorts.open and next_cohort
-        broadcast = self.server.finish_round(None if anybody else next_cohort)
+        broadcast = self.server.finish_round(self._as_announced(next_cohort))
         finished = RoundFinished(
             broadcast,
             self.cohort,
@@ -399,7 +401,7 @@ class RoundController:
         if event not in TRANSITIONS[source]:
             raise LocalProtocolError(
                 f"event {event.name} is not possible in state {source.name} of round"
-                f" {self.server.round}; nobody but the controller may finish rounds of its server"
+                f" {self.server.round}; do not call finish_round of a controller's server"
             )
         self._state = TRANSITIONS[source][event]
         if self._observer is not None:
