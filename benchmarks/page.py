@@ -56,7 +56,7 @@ def table(rows: Rows) -> str:
 
 def machine(found: dict[str, Any]) -> str:
     about = found["machine"]
-    packages = ", ".join(f"{n} {about[n]}" for n in ("numpy", "numba", "torch") if about.get(n))
+    packages = ", ".join(f"{n} {about[n]}" for n in ("numpy", "kernels", "torch") if about.get(n))
     load = "" if about.get("load") is None else f", load {about['load']:.1f} at the start"
     quick = " Measured with `--quick`: few repeats, small sizes." if found["quick"] else ""
     return (

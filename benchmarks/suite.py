@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
+from fedtern.core.kernels import describe_kernels
 from rows import Options, Row, Rows
 
 
@@ -58,7 +59,8 @@ def machine() -> dict[str, object]:
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        **{package: _version(package) for package in ("fedtern", "numpy", "numba", "torch")},
+        **{package: _version(package) for package in ("fedtern", "numpy", "torch")},
+        "kernels": describe_kernels(),
     }
 
 

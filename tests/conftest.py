@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-# Numba compiles on first calls: no single example may be blamed for taking long.
+# First calls are slower than later ones: no single example may be blamed for taking long.
 settings.register_profile("fedtern", deadline=None, print_blob=True)
 settings.load_profile("fedtern")
 

@@ -146,15 +146,17 @@ def test_core_modules_import_only_lower_layers_of_the_core():
                 assert CORE_RANK[lower] <= CORE_RANK[name], f"{place(path)} imports {target}"
 
 
-def test_the_core_needs_only_numpy_and_numba():
-    allowed = {"fedtern", "numpy", "numba", "llvmlite"} | set(sys.stdlib_module_names)
+def test_the_core_needs_only_numpy():
+    allowed = {"fedtern", "numpy"} | set(sys.stdlib_module_names)
     for path in modules("fedtern/core"):
         assert libraries(path) <= allowed, place(path)
 
 
 def test_the_core_does_no_io():
     for path in modules("fedtern/core"):
-        assert not libraries(path) & NO_IO, place(path)
+        # One environment variable chooses the kernels.
+        allowed = {"os"} if path.name == "backend.py" else set()
+        assert not (libraries(path) & NO_IO) - allowed, place(path)
         calls = {
             node.func.id
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))

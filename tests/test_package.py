@@ -11,24 +11,20 @@ import sys, time
 start = time.process_time()  # other processes may slow this one down
 import fedtern
 seconds = time.process_time() - start
-from numba.core.dispatcher import Dispatcher
-import gc
-compiled = [d for d in gc.get_objects() if isinstance(d, Dispatcher)
-            and d.py_func.__module__.startswith("fedtern") and d.overloads]
-foreign = [m for m in ("torch", "flwr", "typer", "rich", "aiomqtt", "plotly") if m in sys.modules]
-print(seconds, len(compiled), foreign)
+names = ("torch", "flwr", "typer", "rich", "aiomqtt", "plotly", "numba", "llvmlite", "jinja2")
+print(seconds, [name for name in names if name in sys.modules])
 """
 
 
-def test_importing_is_quick_and_compiles_nothing():
+def test_importing_is_quick_and_needs_no_optional_dependency():
     runs = [
         subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
         for _ in range(4)
     ]
-    results = [run.stdout.split(maxsplit=2) for run in runs]
-    assert {(compiled, foreign.strip()) for _, compiled, foreign in results} == {("0", "[]")}
+    results = [run.stdout.split(maxsplit=1) for run in runs]
+    assert {foreign.strip() for _, foreign in results} == {"[]"}
     # The fastest of several: a process that shares its core takes longer.
-    assert min(float(seconds) for seconds, _, _ in results) <= 0.5
+    assert min(float(seconds) for seconds, _ in results) <= 0.5
 
 
 def test_everything_exported_exists_and_everything_public_is_exported():

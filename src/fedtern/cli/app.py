@@ -13,6 +13,7 @@ from fedtern.cli.bench import bench
 from fedtern.cli.commands import Commands
 from fedtern.cli.inspect import inspect_command
 from fedtern.cli.terminal import report_errors
+from fedtern.core.kernels import describe_kernels
 from fedtern.report import write_report
 
 app = Commands()
@@ -20,7 +21,7 @@ app = Commands()
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"fedtern {__version__}")
+        typer.echo(f"fedtern {__version__}, kernels: {describe_kernels()}")
         raise typer.Exit
 
 

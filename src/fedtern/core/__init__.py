@@ -1,1 +1,1 @@
-"""Codecs, methods and the protocol: NumPy and Numba only, no I/O."""
+"""Codecs, methods and the protocol: NumPy only, no I/O."""

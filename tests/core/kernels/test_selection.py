@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -199,19 +194,6 @@ def test_updates_do_not_depend_on_stored_thresholds(scope, x, seed, threshold):
             known = {"residual": residual, "thresholds": np.full(count, threshold, np.float32)}
             update, _ = ErrorFeedback(compressor).step(x.copy(), known, layout, rng)
             assert same(update, plain)
-
-
-@pytest.mark.slow
-def test_kernels_stay_within_their_arrays(tmp_path):
-    """Run the same tests with Numba's bounds checks."""
-    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
-    core = Path(__file__).parents[1]
-    tests = [core / "codecs", core / "kernels", core / "protocol" / "test_protocol.py"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, tests)]
-    result = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, cwd=core.parents[1]
-    )
-    assert result.returncode == 0, result.stdout[-3000:]
 
 
 def test_two_to_the_hundred_is_the_largest_safe_value():

@@ -476,7 +476,7 @@ def test_a_snapshot_of_something_else_is_refused_with_both_values():
         )
     with pytest.raises(ValueError, match="snapshot's client is 1, expected 0"):
         clients[0].restore(clients[1].snapshot())
-    with pytest.raises(ValueError, match=r"snapshot's terms is '.*', expected '.*'"):
+    with pytest.raises(ValueError, match=r"snapshot's method is .*'stc'.*, expected .*'topk'"):
         Server(server.weights, METHODS["topk"], LAYOUT).restore(server.snapshot())
 
 

@@ -289,7 +289,7 @@ KONECNY = Publication(
         "structured update, low rank": "fedtern.core.compressors.RandomSubspace.restrict",
         "sketched update, subsampling": "fedtern.core.compressors.Sketch.compress",
         "probabilistic quantization": "fedtern.core.compressors.Sketch.compress",
-        "structured random rotations": "fedtern.core.kernels.rotate",
+        "structured random rotations": "fedtern.core.kernels.reference.rotate",
     },
     (
         "The entries of the random factor have equal magnitude and random signs.",

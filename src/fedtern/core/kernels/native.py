@@ -1,0 +1,94 @@
+"""The kernels as compiled C (``native/``): the same functions as in ``reference``.
+
+Scratch memory is allocated here; the C library allocates nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtern.core.kernels import compiled
+from fedtern.core.kernels.reference import Integer
+
+NAME = "native"
+
+_SELECT_SCRATCH = 2048
+_SORT_SCRATCH = 2050
+
+first_reaching = compiled.first_reaching
+encode_gaps = compiled.encode_gaps
+decode_gaps = compiled.decode_gaps
+pack_levels = compiled.pack_levels
+unpack_levels = compiled.unpack_levels
+measure_levels = compiled.measure_levels
+encode_levels = compiled.encode_levels
+decode_levels = compiled.decode_levels
+scatter_add = compiled.scatter_add
+scatter_signs = compiled.scatter_signs
+apply_sign_counts = compiled.apply_sign_counts
+add_bits = compiled.add_bits
+add_lanes = compiled.add_lanes
+rotate = compiled.rotate
+count_distinct = compiled.count_distinct
+measure_keys = compiled.measure_keys
+nest_keys = compiled.nest_keys
+split_keys = compiled.split_keys
+
+
+def select(
+    x: NDArray[np.float32],
+    y: NDArray[np.float32] | None,
+    k: int,
+    threshold: int,
+    positions: NDArray[np.int64],
+    values: NDArray[np.float32],
+) -> int:
+    """Add ``y`` to ``x`` and write the k largest magnitudes that reach a threshold."""
+    scratch = np.empty(_SELECT_SCRATCH, np.int64)
+    found: int = compiled.select_largest(x, y, k, threshold, positions, values, scratch)
+    return found
+
+
+def sort_entries(
+    indices: NDArray[np.int64],
+    values: NDArray[np.float32],
+    ends: NDArray[np.int64],
+    size: int,
+    positions: NDArray[np.int64],
+    update_indices: NDArray[np.int32],
+    sorted_values: NDArray[np.float32],
+) -> None:
+    """Sort the entries of several updates by position, those of one position by update."""
+    order = np.empty(indices.size, np.int32)
+    swap = np.empty(indices.size, np.int32)
+    counters = np.empty(_SORT_SCRATCH, np.int64)
+    compiled.sort_entries(
+        indices, values, ends, size, positions, update_indices, sorted_values, order, swap, counters
+    )
+
+
+def fill_ternary_values(
+    positions: NDArray[np.int64],
+    update_indices: NDArray[np.int32],
+    signs: NDArray[np.uint8],
+    mus: NDArray[np.float32],
+    ends: NDArray[np.int64],
+    values: NDArray[np.float32],
+) -> bool:
+    """Fill in the signed magnitude of each entry; return whether the magnitudes are valid."""
+    used = np.zeros(mus.size, np.uint8)
+    valid: bool = compiled.fill_ternary_values(
+        positions, update_indices, signs, mus, ends, used, values
+    )
+    return valid
+
+
+def sample_positions(seed: Integer, size: int, positions: NDArray[np.int64]) -> None:
+    """Fill ``positions`` with a random subset of ``range(size)``, ascending."""
+    compiled.sample_positions(int(seed), size, positions)
+
+
+def random_signs(seed: Integer, first: int, signs: NDArray[np.float32]) -> None:
+    """Fill ``signs`` with 1 and -1, by the top bits of the numbers from ``first`` on."""
+    compiled.random_signs(int(seed), first, signs)

@@ -1,0 +1,396 @@
+"""The kernels in NumPy: exact, on every machine, without a compiler.
+
+They serve where the compiled module is missing, and the tests compare both. Most are a few array
+operations; ``decode_levels`` and ``sample_positions`` are loops in Python, because every step
+depends on the one before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+NAME = "numpy"
+
+Integer = int | np.integer[Any]
+Real = float | np.floating[Any]
+
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+
+
+def select(
+    x: NDArray[np.float32],
+    y: NDArray[np.float32] | None,
+    k: int,
+    threshold: int,
+    positions: NDArray[np.int64],
+    values: NDArray[np.float32],
+) -> int:
+    """Add ``y`` to ``x`` and write the k largest magnitudes that reach a threshold."""
+    if y is not None:
+        with np.errstate(all="ignore"):  # values that are not finite are found later
+            x += y
+    magnitudes = x.view(np.int32) & _MAGNITUDE
+    found = np.flatnonzero(magnitudes >= threshold)
+    if found.size > k:
+        candidates = magnitudes[found]
+        least = np.partition(candidates, found.size - k)[found.size - k] if k else _MAGNITUDE
+        above = candidates > least
+        ties = np.flatnonzero(candidates == least)[: k - int(above.sum())]
+        above[ties] = True
+        found = found[above] if k else found[:0]
+    positions[: found.size] = found
+    values[: found.size] = x[found]
+    return int(found.size)
+
+
+def first_reaching(x: NDArray[np.float32], threshold: int) -> int:
+    """Return the position of the first magnitude that reaches a threshold; -1 if none does."""
+    reaching = (x.view(np.int32) & _MAGNITUDE) >= threshold
+    at = int(reaching.argmax()) if reaching.size else 0
+    return at if reaching.size and reaching[at] else -1
+
+
+def _bits_of(numbers: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
+    """Return the low ``width`` bits of each number, lowest first."""
+    shifts = np.arange(width, dtype=np.int64)
+    return ((numbers[:, None] >> shifts) & 1).astype(np.uint8).reshape(-1)
+
+
+def _numbers_of(data: NDArray[np.uint8], width: int, count: int) -> NDArray[np.int64]:
+    """Undo ``_bits_of``."""
+    if not width:
+        return np.zeros(count, np.int64)
+    bits = np.unpackbits(data, count=count * width, bitorder="little").reshape(count, width)
+    return bits.astype(np.int64) @ (np.int64(1) << np.arange(width, dtype=np.int64))
+
+
+def encode_gaps(
+    indices: NDArray[np.int64],
+    width: int,
+    remainders: NDArray[np.uint8],
+    quotients: NDArray[np.uint8],
+) -> int:
+    """Write Golomb-coded gaps to two buffers and return the bits of the quotients."""
+    gaps = np.diff(indices, prepend=-1) - 1
+    low = np.packbits(_bits_of(gaps, width), bitorder="little")
+    remainders[: low.size] = low
+    unary = np.ones(int((gaps >> width).sum()) + gaps.size, np.uint8)
+    unary[np.cumsum((gaps >> width) + 1) - 1] = 0
+    high = np.packbits(unary, bitorder="little")
+    quotients[: high.size] = high
+    return int(unary.size)
+
+
+def decode_gaps(
+    remainders: NDArray[np.uint8],
+    quotients: NDArray[np.uint8],
+    unary_bits: int,
+    width: int,
+    size: int,
+    indices: NDArray[np.int64],
+) -> int:
+    """Fill ``indices`` and return the bits of the quotients; -1 if the stream is not valid."""
+    if not indices.size:
+        return 0
+    unary = np.unpackbits(quotients, count=unary_bits, bitorder="little")
+    ends = np.flatnonzero(unary == 0)[: indices.size]
+    if ends.size < indices.size:
+        return -1
+    gaps = np.diff(ends, prepend=-1) - 1
+    if (gaps > size >> width).any():
+        return -1
+    gaps = (gaps << width) + _numbers_of(remainders, width, indices.size)
+    # No gap exceeds the size by more than a factor of two: sums of 2**31 of them fit int64.
+    np.cumsum(gaps + 1, out=indices)
+    indices -= 1
+    return -1 if indices[-1] >= size else int(ends[-1]) + 1
+
+
+def pack_levels(levels: NDArray[np.int32], width: int, out: NDArray[np.uint8]) -> None:
+    """Write non-negative levels at ``width`` bits each."""
+    packed = np.packbits(_bits_of(levels.astype(np.int64), width), bitorder="little")
+    out[: packed.size] = packed
+
+
+def unpack_levels(data: NDArray[np.uint8], width: int, levels: NDArray[np.int32]) -> None:
+    """Read levels back that ``pack_levels`` wrote."""
+    levels[:] = _numbers_of(data, width, levels.size)
+
+
+def _omega(value: int) -> str:
+    """Return Elias's omega code of a number, as a string of binary digits."""
+    code = "0"
+    while value > 1:
+        digits = f"{value:b}"
+        code = digits + code
+        value = len(digits) - 1
+    return code
+
+
+def _codes(levels: NDArray[np.int32], sparse: int) -> str:
+    parts = []
+    if sparse:
+        places = np.flatnonzero(levels)
+        gaps = np.diff(places, prepend=-1)
+        for gap, level in zip(gaps.tolist(), levels[places].tolist(), strict=True):
+            parts.append(_omega(gap) + ("1" if level > 0 else "0") + _omega(abs(level)))
+    else:
+        for level in levels.tolist():
+            sign = ("1" if level > 0 else "0") if level else ""
+            parts.append(_omega(abs(level) + 1) + sign)
+    return "".join(parts)
+
+
+def measure_levels(levels: NDArray[np.int32], sparse: int) -> int:
+    """Return the bits that ``encode_levels`` writes."""
+    return len(_codes(levels, sparse))
+
+
+def encode_levels(levels: NDArray[np.int32], sparse: int, out: NDArray[np.uint8]) -> None:
+    """Write levels in Elias's omega code to a zeroed buffer."""
+    text = np.frombuffer(_codes(levels, sparse).encode(), np.uint8)
+    packed = np.packbits(text & 1, bitorder="little")
+    out[: packed.size] = packed
+
+
+def _read_omega(bits: str, at: int, most: int) -> tuple[int, int]:
+    """Return the number at a bit, -1 if there is none up to ``most``, and the next bit."""
+    value = 1
+    while True:
+        if at >= len(bits):
+            return -1, at
+        if bits[at] == "0":
+            return value, at + 1
+        if value > 62 or at + value >= len(bits):
+            return -1, at
+        end = at + value + 1
+        value = int(bits[at:end], 2)
+        at = end
+        if value > most:
+            return -1, at
+
+
+def decode_levels(
+    data: NDArray[np.uint8], sparse: int, count: int, steps: int, levels: NDArray[np.int32]
+) -> int:
+    """Fill zeroed ``levels`` and return the bits read; -1 if the stream is not valid."""
+    bits = (np.unpackbits(data, bitorder="little") + ord("0")).tobytes().decode()
+    at = 0
+    place = -1
+    for _ in range(count):
+        magnitude = 0
+        if sparse:
+            gap, at = _read_omega(bits, at, levels.size)
+            if gap < 0 or place + gap >= levels.size:
+                return -1
+            place += gap
+        else:
+            place += 1
+            number, at = _read_omega(bits, at, steps + 1)
+            magnitude = number - 1
+            if number < 0:
+                return -1
+            if not magnitude:
+                continue
+        if at >= len(bits):
+            return -1
+        sign = 1 if bits[at] == "1" else -1
+        at += 1
+        if sparse:
+            magnitude, at = _read_omega(bits, at, steps)
+            if magnitude < 0:
+                return -1
+        levels[place] = sign * magnitude
+    return at
+
+
+def scatter_add(
+    out: NDArray[np.float32],
+    indices: NDArray[np.int64],
+    values: NDArray[np.float32],
+    scale: Real,
+) -> None:
+    """``out[indices] += scale * values``, in order where an index repeats."""
+    np.add.at(out, indices, np.float32(scale) * values)
+
+
+def scatter_signs(
+    out: NDArray[np.float32],
+    indices: NDArray[np.int64],
+    signs: NDArray[np.bool_],
+    step: Real,
+) -> None:
+    """``out[indices] += step`` where the sign is True, ``-= step`` where it is not."""
+    np.add.at(out, indices, np.where(signs, np.float32(step), -np.float32(step)))
+
+
+def apply_sign_counts(
+    weights: NDArray[np.float32],
+    base: NDArray[np.float32],
+    counts: NDArray[np.int32],
+    step: Real,
+) -> None:
+    """``weights = base + step * counts``, rounded once."""
+    weights[:] = base.astype(np.float64) + np.float64(step) * counts
+
+
+def add_bits(lanes: NDArray[np.uint64], bits: NDArray[np.uint8]) -> None:
+    """Count bits, eight to a byte: each byte of a lane counts one of them, up to 255 times."""
+    lanes.view(np.uint8)[_lane_order(lanes.size)] += np.unpackbits(bits, bitorder="little")
+
+
+def add_lanes(counts: NDArray[np.int32], lanes: NDArray[np.uint64]) -> None:
+    """Add the lanes to one number for each bit, and reset them."""
+    counts += lanes.view(np.uint8)[_lane_order(lanes.size)][: counts.size]
+    lanes[:] = 0
+
+
+def _lane_order(lanes: int) -> NDArray[np.int64] | slice:
+    """Return the bytes of the lanes, lowest first, whatever the machine's byte order."""
+    if np.little_endian:
+        return slice(None)
+    return np.arange(8 * lanes).reshape(-1, 8)[:, ::-1].reshape(-1)
+
+
+def _split_mix(seed: Integer, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    with np.errstate(over="ignore"):
+        z = np.uint64(seed) + (numbers + np.uint64(1)) * _STEP
+        z = (z ^ (z >> np.uint64(30))) * _FIRST
+        z = (z ^ (z >> np.uint64(27))) * _SECOND
+    return z ^ (z >> np.uint64(31))
+
+
+def sample_positions(seed: Integer, size: int, positions: NDArray[np.int64]) -> None:
+    """Fill ``positions`` with a random subset of ``range(size)``, ascending."""
+    numbers = _split_mix(seed, np.arange(size, dtype=np.uint64)) >> np.uint64(11)
+    chances = (numbers.astype(np.float64) * 2.0**-53).tolist()
+    count = positions.size
+    taken: list[int] = []
+    for i, chance in enumerate(chances):
+        if len(taken) == count:
+            break
+        if chance * (size - i) < count - len(taken):
+            taken.append(i)
+    positions[:] = taken
+
+
+def random_signs(seed: Integer, first: int, signs: NDArray[np.float32]) -> None:
+    """Fill ``signs`` with 1 and -1, by the top bits of the numbers from ``first`` on."""
+    numbers = np.arange(first, first + signs.size, dtype=np.int64).astype(np.uint64)
+    signs[:] = np.where(_split_mix(seed, numbers) >> np.uint64(63), 1.0, -1.0)
+
+
+def rotate(x: NDArray[np.float32]) -> None:
+    """Multiply by the orthonormal Hadamard matrix, in place."""
+    half = 1
+    while half < x.size:
+        pairs = x.reshape(-1, 2, half)
+        first = pairs[:, 0] + pairs[:, 1]
+        pairs[:, 1] = pairs[:, 0] - pairs[:, 1]
+        pairs[:, 0] = first
+        half *= 2
+    x *= np.float32(1.0 / np.sqrt(np.float64(x.size)))
+
+
+def sort_entries(
+    indices: NDArray[np.int64],
+    values: NDArray[np.float32],
+    ends: NDArray[np.int64],
+    size: int,
+    positions: NDArray[np.int64],
+    update_indices: NDArray[np.int32],
+    sorted_values: NDArray[np.float32],
+) -> None:
+    """Sort the entries of several updates by position, those of one position by update."""
+    order = np.argsort(indices, kind="stable")
+    update_of = np.repeat(np.arange(ends.size, dtype=np.int32), np.diff(ends, prepend=0))
+    positions[:] = indices[order]
+    update_indices[:] = update_of[order]
+    sorted_values[:] = values[order]
+
+
+def count_distinct(positions: NDArray[np.int64]) -> int:
+    """Return the number of different positions among ascending ones."""
+    return int(_starts(positions).sum())
+
+
+def _starts(positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each of ascending positions differs from the one before."""
+    starts: NDArray[np.bool_] = np.diff(positions, prepend=-1) != 0
+    return starts
+
+
+def _cells(
+    positions: NDArray[np.int64], update_indices: NDArray[np.int32], num_updates: int
+) -> NDArray[np.int64]:
+    return (np.cumsum(_starts(positions)) - 1) * num_updates + update_indices
+
+
+def measure_keys(
+    positions: NDArray[np.int64],
+    update_indices: NDArray[np.int32],
+    num_updates: int,
+    key_width: int,
+    position_width: int,
+    cell_width: int,
+) -> tuple[int, int, int]:
+    """Return the bits of the quotients of Golomb-coded keys; of places and cells if nested."""
+
+    def quotient_bits(keys: NDArray[np.int64], width: int) -> int:
+        return int(((np.diff(keys, prepend=-1) - 1) >> width).sum()) + keys.size
+
+    places = positions[_starts(positions)]
+    return (
+        quotient_bits(positions * num_updates + update_indices, key_width),
+        quotient_bits(places, position_width),
+        quotient_bits(_cells(positions, update_indices, num_updates), cell_width),
+    )
+
+
+def nest_keys(
+    positions: NDArray[np.int64],
+    update_indices: NDArray[np.int32],
+    num_updates: int,
+    distinct: NDArray[np.int64],
+    cells: NDArray[np.int64],
+) -> None:
+    """Write every position once, and each entry as a cell of the table of positions by updates."""
+    places = positions[_starts(positions)]
+    distinct[: places.size] = places
+    cells[:] = _cells(positions, update_indices, num_updates)
+
+
+def split_keys(
+    keys: NDArray[np.int64],
+    num_updates: int,
+    rows: NDArray[np.int64],
+    update_indices: NDArray[np.int32],
+) -> int:
+    """Divide keys into rows and updates; return the number of different rows."""
+    rows[:], remainder = np.divmod(keys, num_updates)
+    update_indices[:] = remainder
+    return count_distinct(rows)
+
+
+def fill_ternary_values(
+    positions: NDArray[np.int64],
+    update_indices: NDArray[np.int32],
+    signs: NDArray[np.uint8],
+    mus: NDArray[np.float32],
+    ends: NDArray[np.int64],
+    values: NDArray[np.float32],
+) -> bool:
+    """Fill in the signed magnitude of each entry; return whether the magnitudes are valid."""
+    segments = np.searchsorted(ends, positions, side="right")
+    positive = np.unpackbits(signs, count=positions.size, bitorder="little").astype(np.bool_)
+    magnitudes = mus[update_indices, segments]
+    values[:] = np.where(positive, magnitudes, -magnitudes)
+    used = np.zeros(mus.shape, np.bool_)
+    used[update_indices, segments] = True
+    return bool((mus >= 0).all() and np.array_equal(mus > 0, used))

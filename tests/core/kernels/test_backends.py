@@ -1,0 +1,250 @@
+"""The compiled kernels and the ones in NumPy give the same results, bit for bit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checks import random_vector
+from fedtern.core.kernels import reference
+
+native = pytest.importorskip("fedtern.core.kernels.native", reason="no compiled kernels")
+
+BACKENDS = (native, reference)
+SPARE = bytes(8)  # that kernels may read behind a bit stream
+seeds = st.integers(0, 2**32)
+
+
+def same_result(call) -> object:
+    """Call both implementations; return their common result."""
+    results = [call(backend) for backend in BACKENDS]
+    assert results[0] == results[1]
+    return results[0]
+
+
+def damaged(data: bytes, rng: np.random.Generator) -> np.ndarray:
+    """Return the bytes with spare ones behind them, often with one byte changed."""
+    changed = np.frombuffer(data + SPARE, np.uint8).copy()
+    if data and rng.random() < 0.6:
+        changed[rng.integers(len(data))] ^= np.uint8(rng.integers(256))
+    return changed
+
+
+@given(seeds, st.integers(0, 500), st.integers(0, 510))
+def test_selection(seed, size, k):
+    rng = np.random.default_rng(seed)
+    x = random_vector(rng, size)
+    if size and seed % 7 == 0:
+        x[rng.integers(size)] = rng.choice([np.nan, np.inf, -np.inf, 3e38])
+    y = random_vector(rng, size) if seed % 2 else None
+    threshold = int(rng.integers(1, 2**30)) if seed % 3 else 1
+
+    def select(backend):
+        changed = x.copy()
+        room = min(4 * k + 1024, size) + 64
+        positions = np.empty(room, np.int64)
+        values = np.empty(room, np.float32)
+        count = backend.select(changed, y, k, threshold, positions, values)
+        return positions[:count].tobytes(), values[:count].tobytes(), changed.tobytes()
+
+    same_result(select)
+    same_result(lambda backend: backend.first_reaching(x, threshold))
+
+
+@given(seeds, st.integers(1, 5000), st.integers(0, 14))
+def test_golomb_coded_gaps(seed, size, width):
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(0, min(size, 300) + 1))
+    positions = np.sort(rng.choice(size, count, replace=False)).astype(np.int64)
+    last = int(positions[-1]) if count else 0
+
+    def encode(backend):
+        low = np.zeros((count * width + 7) // 8, np.uint8)
+        high = np.zeros(((last >> width) + count + 7) // 8, np.uint8)
+        bits = backend.encode_gaps(positions, width, low, high)
+        return bits, low.tobytes(), high.tobytes()
+
+    _, low, high = same_result(encode)
+    remainders, quotients = damaged(low, rng), damaged(high, rng)
+
+    def decode(backend):
+        found = np.empty(count, np.int64)
+        bits = 8 * len(high)
+        used = backend.decode_gaps(remainders, quotients, bits, width, size, found)
+        return used, found.tobytes() if used >= 0 else b""
+
+    same_result(decode)
+
+
+@given(seeds, st.integers(0, 300), st.integers(1, 32))
+def test_levels_of_fixed_width(seed, count, width):
+    rng = np.random.default_rng(seed)
+    levels = rng.integers(0, min(2**width, 2**31), count).astype(np.int32)
+
+    def pack(backend):
+        out = np.zeros((count * width + 7) // 8, np.uint8)
+        backend.pack_levels(levels, width, out)
+        return out.tobytes()
+
+    data = np.frombuffer(same_result(pack) + SPARE, np.uint8)
+
+    def unpack(backend):
+        out = np.empty(count, np.int32)
+        backend.unpack_levels(data, width, out)
+        return out.tobytes()
+
+    assert same_result(unpack) == levels.tobytes()
+
+
+@given(seeds, st.integers(0, 200), st.sampled_from([0, 1]))
+def test_levels_in_omega_code(seed, count, sparse):
+    rng = np.random.default_rng(seed)
+    steps = int(rng.integers(1, 2000))
+    levels = rng.integers(-steps, steps + 1, count) * (rng.random(count) < rng.random())
+    levels = levels.astype(np.int32)
+    bits = same_result(lambda backend: backend.measure_levels(levels, sparse))
+
+    def encode(backend):
+        out = np.zeros((bits + 7) // 8, np.uint8)
+        backend.encode_levels(levels, sparse, out)
+        return out.tobytes()
+
+    data = damaged(same_result(encode), rng)[:-8]
+    numbers = int(np.count_nonzero(levels)) if sparse else count
+
+    def decode(backend):
+        out = np.zeros(count, np.int32)
+        used = backend.decode_levels(data, sparse, numbers, steps, out)
+        return used, out.tobytes() if used >= 0 else b""
+
+    same_result(decode)
+
+
+@given(seeds, st.integers(1, 300), st.integers(0, 300))
+def test_adding_updates_and_counting_bits(seed, size, count):
+    rng = np.random.default_rng(seed)
+    x = random_vector(rng, size)
+    positions = rng.integers(0, size, count)
+    values = random_vector(rng, count)
+    scale = np.float32(rng.standard_normal())
+    counts = rng.integers(-1000, 1000, size).astype(np.int32)
+    bits = rng.integers(0, 256, (size + 7) // 8).astype(np.uint8)
+
+    def run(backend):
+        added, signed, weights = x.copy(), x.copy(), x.copy()
+        backend.scatter_add(added, positions, values, scale)
+        backend.scatter_signs(signed, positions, values > 0, scale)
+        backend.apply_sign_counts(weights, x, counts, np.float64(np.float32(0.0002)))
+        lanes = np.zeros(bits.size, np.uint64)
+        votes = counts.copy()
+        for _ in range(3):
+            backend.add_bits(lanes, bits)
+        backend.add_lanes(votes, lanes)
+        assert not lanes.any()
+        return [vector.tobytes() for vector in (added, signed, weights, votes)]
+
+    same_result(run)
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 300), st.integers(0, 8))
+def test_seeded_choices_and_rotations(seed, size, exponent):
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(0, size + 1))
+    x = random_vector(rng, 2**exponent)
+
+    def run(backend):
+        positions = np.empty(count, np.int64)
+        signs = np.empty(size, np.float32)
+        rotated = x.copy()
+        backend.sample_positions(np.uint64(seed), size, positions)
+        backend.random_signs(np.uint64(seed), 17, signs)
+        backend.rotate(rotated)
+        return positions.tobytes(), signs.tobytes(), rotated.tobytes()
+
+    same_result(run)
+
+
+@settings(max_examples=200)
+@given(seeds, st.integers(1, 4000), st.integers(1, 6), st.integers(1, 4))
+def test_sums_of_sparse_updates(seed, size, updates, segments):
+    rng = np.random.default_rng(seed)
+    most = min(size, 40)
+    parts = [
+        np.sort(rng.choice(size, int(rng.integers(0, most + 1)), replace=False))
+        for _ in range(updates)
+    ]
+    indices = np.concatenate(parts).astype(np.int64)
+    values = random_vector(rng, indices.size)
+    ends = np.cumsum([part.size for part in parts]).astype(np.int64)
+    tensor_ends = np.sort(rng.integers(0, size + 1, segments)).astype(np.int64)
+    tensor_ends[-1] = size
+    magnitudes = (rng.random((updates, segments)) * (seed % 3 > 0)).astype(np.float32)
+    signs = rng.integers(0, 256, (indices.size + 7) // 8).astype(np.uint8)
+
+    def run(backend):
+        positions = np.empty(indices.size, np.int64)
+        owners = np.empty(indices.size, np.int32)
+        ordered = np.empty(indices.size, np.float32)
+        backend.sort_entries(indices, values, ends, size, positions, owners, ordered)
+        distinct = np.empty(backend.count_distinct(positions), np.int64)
+        cells = np.empty(indices.size, np.int64)
+        backend.nest_keys(positions, owners, updates, distinct, cells)
+        rows = np.empty(indices.size, np.int64)
+        again = np.empty(indices.size, np.int32)
+        found = backend.split_keys(positions * updates + owners, updates, rows, again)
+        assert np.array_equal(rows, positions)
+        assert np.array_equal(again, owners)
+        filled = np.empty(indices.size, np.float32)
+        valid = backend.fill_ternary_values(
+            positions, owners, signs, magnitudes, tensor_ends, filled
+        )
+        arrays = (positions, owners, ordered, distinct, cells, filled)
+        bits = backend.measure_keys(positions, owners, updates, 3, 4, 1)
+        return bits, found, valid, [array.tobytes() for array in arrays]
+
+    same_result(run)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: m.first_reaching(np.zeros(3), 1), "expected items of 4 bytes, got 8"),
+        (lambda m: m.first_reaching(np.zeros(3, np.float32), 0), "threshold must be at least 1"),
+        (
+            lambda m: m.scatter_add(
+                np.zeros(3, np.float32), np.array([3]), np.ones(1, np.float32), 1.0
+            ),
+            "a position is out of range",
+        ),
+        (
+            lambda m: m.unpack_levels(np.zeros(1, np.uint8), 8, np.zeros(1, np.int32)),
+            "data is too short",
+        ),
+        (lambda m: m.rotate(np.zeros(3, np.float32)), "power of two"),
+    ],
+)
+def test_compiled_kernels_check_their_buffers(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(native)
+
+
+@pytest.mark.parametrize("name", ["native", "numpy"])
+def test_an_environment_variable_chooses_the_kernels(name):
+    probe = "from fedtern.core.kernels import describe_kernels; print(describe_kernels())"
+    environment = {**os.environ, "FEDTERN_KERNELS": name}
+    command = [sys.executable, "-c", probe]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(name)
+
+
+def test_an_unknown_choice_of_kernels_is_named():
+    environment = {**os.environ, "FEDTERN_KERNELS": "numba"}
+    command = [sys.executable, "-c", "import fedtern"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "FEDTERN_KERNELS must be native or numpy, got 'numba'" in done.stderr
