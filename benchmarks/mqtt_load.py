@@ -76,7 +76,7 @@ class Fleet:
         self.news = payload
         self.ended = news.ended
         self.call = CohortNotice.open(news.message, self.terms)
-        if self.call.head.round > self.witness.round:
+        if self.call.header.round > self.witness.round:
             broadcast = Broadcast.open(news.message, self.terms)
             for i in self.waiting:
                 self.uplinks[i].settle(i in broadcast.counted)

@@ -1,4 +1,4 @@
-"""Batteries that every codec, compressor and method has to pass, and what they share."""
+"""Checks, sample data and helpers that tests of several modules share."""
 
 from __future__ import annotations
 
@@ -45,15 +45,17 @@ from fedtern.core.compressors import (
     StochasticTernary,
     TopK,
 )
+from fedtern.core.feedback import Memoryless
 from fedtern.core.feedback.variance_threshold import powers_of_two
 from fedtern.core.kernels import top_k
 from fedtern.core.layout import Vector
+from fedtern.core.protocol import Broadcast
 from fedtern.core.updates import Sparse, Update
 from fedtern.core.updates.sums import merge_updates
 
 LAYOUT = Layout(("conv", "bias", "fc"), ((4, 3, 2), (4,), (3, 5)))
 
-# Rates high enough for a small model to have something to send.
+# Methods with rates high enough for a small model.
 METHODS: dict[str, Method] = {
     "sgd": sgd(),
     "fedavg": fedavg(local_steps=4, weighted=True),
@@ -79,6 +81,7 @@ METHODS: dict[str, Method] = {
     "sketched": BY_NAME["sketched"](p=0.5, bits=3),
 }
 
+# The names are also those of the golden vectors, so they never change.
 CODECS: dict[str, Codec] = {
     "nothing": NothingCodec(),
     "dense": DenseCodec(),
@@ -106,25 +109,26 @@ CODECS: dict[str, Codec] = {
 
 
 def random_vector(rng: np.random.Generator, size: int, zeros: float = 0.3) -> Vector:
-    """Values of many scales, with zeros and ties among them."""
+    """Return values of many scales, including zeros and ties."""
     x = rng.standard_normal(size) * 10.0 ** rng.integers(-3, 4, size)
     x = np.where(rng.random(size) < 0.3, np.round(x, 1), x)
     return np.where(rng.random(size) < zeros, 0, x).astype(np.float32)
 
 
 def sample_update(name: str, layout: Layout, rng: np.random.Generator) -> Update:
-    """Something that ``CODECS[name]`` can encode."""
+    """Return a random update that ``CODECS[name]`` can encode."""
     p = float(rng.uniform(0.01, 0.6))
     x = random_vector(rng, layout.size)
 
-    def several(compressor: Any) -> Update:
-        turns = int(rng.integers(1, 6))
+    def merged(compressor: Any) -> Update:
+        num_updates = int(rng.integers(1, 6))
         updates = [
-            compressor.compress(random_vector(rng, layout.size), layout, rng) for _ in range(turns)
+            compressor.compress(random_vector(rng, layout.size), layout, rng)
+            for _ in range(num_updates)
         ]
-        return merge_updates(updates) or several(compressor)
+        return merge_updates(updates) or merged(compressor)
 
-    few = min(p, 0.15)
+    low_p = min(p, 0.15)
     makers = {
         "nothing": lambda: Sparse.empty(layout.size),
         "dense": lambda: Identity().compress(x, layout, rng),
@@ -133,10 +137,10 @@ def sample_update(name: str, layout: Layout, rng: np.random.Generator) -> Update
         "ternary-tensor": lambda: SparseTernary(p, "tensor").compress(x, layout, rng),
         "signs": lambda: Sign(0.25).compress(x, layout, rng),
         "exact": lambda: Identity().compress(random_vector(rng, layout.size, p), layout, rng),
-        "series": lambda: several(SparseTernary(few)),
-        "series-tensor": lambda: several(SparseTernary(few, "tensor")),
-        "series-sparse": lambda: several(TopK(few)),
-        "tally": lambda: several(Sign(0.25)),
+        "series": lambda: merged(SparseTernary(low_p)),
+        "series-tensor": lambda: merged(SparseTernary(low_p, "tensor")),
+        "series-sparse": lambda: merged(TopK(low_p)),
+        "tally": lambda: merged(Sign(0.25)),
         "binary": lambda: SparseBinary(p).compress(x, layout, rng),
         "binary-tensor": lambda: SparseBinary(p, "tensor").compress(x, layout, rng),
         "trits": lambda: StochasticTernary().compress(x, layout, rng),
@@ -153,7 +157,7 @@ def sample_update(name: str, layout: Layout, rng: np.random.Generator) -> Update
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equality of dataclasses that hold arrays, to the last bit."""
+    """Whether two values are equal; dataclasses with arrays must be equal bit by bit."""
     if is_dataclass(a):
         return type(a) is type(b) and all(
             same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a)
@@ -164,7 +168,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def check_codec(codec: Codec, update: Update, layout: Layout) -> None:
-    """Decoding gives back the update, and every cut or prolonged message is refused."""
+    """Check that decoding undoes encoding, and that shorter or longer bytes are refused."""
     data = codec.encode(update, layout)
     decoded = codec.decode(data, layout)
     assert decoded.size == update.size
@@ -181,14 +185,29 @@ def check_codec(codec: Codec, update: Update, layout: Layout) -> None:
 
 
 def pair(method: Method, layout: Layout = LAYOUT, clients: int = 3) -> tuple[Server, list[Client]]:
-    """A server and clients that start from the same random weights."""
+    """Return a server and clients that start from the same random weights."""
     weights = np.random.default_rng(7).standard_normal(layout.size).astype(np.float32)
     server = Server(weights, method, layout)
     return server, [Client(i, method, layout, weights) for i in range(clients)]
 
 
+def play_round(
+    server: Server, clients: list[Client], cohort: list[int], seed: int = 0
+) -> Broadcast:
+    """Play one round in which every upload of the cohort arrives."""
+    for i in cohort:
+        clients[i].receive(server.catch_up(i, clients[i].round).data)
+        server.receive(i, clients[i].send(trained(clients[i], seed)).data, num_examples=10 + i)
+    return server.finish_round()
+
+
+def is_memoryless(method: Method) -> bool:
+    """Whether clients drop the error of compression."""
+    return isinstance(method.up.feedback, Memoryless)
+
+
 def trained(client: Client, seed: int) -> Vector:
-    """What some training made of a client's weights."""
+    """Return a client's weights after some pretended training."""
     rng = np.random.default_rng([seed, client.client_id, client.round])
     return client.weights + 0.1 * rng.standard_normal(client.weights.size).astype(np.float32)
 

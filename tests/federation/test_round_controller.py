@@ -293,7 +293,7 @@ def test_a_round_finishes_with_the_last_upload_and_starts_the_next():
 def test_a_started_round_is_announced_with_its_cohort():
     federation = Federation(RoundPolicy(Sample(size=2))).start(range(5))
     notice = CohortNotice.open(federation.rounds.cohort_notice(), federation.server.terms)
-    assert notice.head.round == 0
+    assert notice.header.round == 0
     assert notice.cohort == federation.rounds.cohort
     assert len(federation.rounds.cohort) == 2
 

@@ -14,7 +14,7 @@ from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout
 from fedtern.core.protocol.catchup import MODES, SUM, read_lag
 from fedtern.core.protocol.messages import read_cohort
-from fedtern.core.protocol.terms import STAMP
+from fedtern.core.protocol.terms import STAMP_BYTES
 from fedtern.core.wire import Reader
 
 _NAMES = {codec_id: codec.name for codec_id, codec in CODECS.items()}
@@ -97,7 +97,7 @@ def _head(kind: int, reader: Reader, found: Inspection) -> bytes:
         found.facts["way"] = MODES[mode].value
         found.facts["last upload counted"] = "yes" if counted else "no, or see inside"
         if mode == SUM:
-            found.facts["new history"] = reader.take(STAMP).hex()
+            found.facts["new history"] = reader.take(STAMP_BYTES).hex()
         found.parts.append(("way", before - reader.left))
     return reader.rest()
 

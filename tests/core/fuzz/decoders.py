@@ -1,8 +1,8 @@
-"""Throws mutated and random messages at every decoder: `python tests/core/fuzz/decoders.py`.
+"""Send mutated and random messages to every decoder: `python tests/core/fuzz/decoders.py`.
 
-Whatever comes in, a decoder returns what it read or raises ``DecodeError`` (the protocol's, also
-``RemoteProtocolError``), and nobody allocates more than the layout and the message account for.
-Checksums are made right again after each mutation, so that what lies behind them is reached.
+For any input, a decoder must return a value or raise ``DecodeError`` (servers and clients also
+``RemoteProtocolError``), and must not allocate more memory than the layout and the message justify.
+Checksums are corrected after each mutation, so that the code behind them is reached.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from checks import CODECS, LAYOUT, METHODS, pair, sample_update, trained
 from fedtern import (
     Client,
     DecodeError,
-    Layout,
     Method,
     RemoteProtocolError,
     Server,
@@ -33,28 +32,37 @@ from fedtern import (
     compress,
     decompress,
 )
+from fedtern.core.codecs import Codec
 
-OFTEN = 61  # of so many messages, one has its memory measured and every state compared
+CHECK_EVERY = 61  # messages between two checks of memory and states
 
 
 @dataclass(frozen=True)
 class Target:
-    """A decoder, messages that it accepts, and the states that a refusal must not change."""
+    """A decoder to test.
+
+    Attributes:
+        decode: the decoder.
+        seeds: messages that it accepts.
+        states: servers and clients that a refused message must not change.
+        sealed: whether messages end with a checksum.
+
+    """
 
     decode: Callable[[bytes], object]
     seeds: list[bytes]
     states: tuple[Server | Client, ...] = ()
-    sealed: bool = True  # whether a checksum has to be made right after a mutation
+    sealed: bool = True
 
     def fingerprint(self) -> list[bytes]:
         return [state.snapshot().to_bytes() for state in self.states]
 
 
 def targets(rng: np.random.Generator) -> Iterator[tuple[str, Target]]:
-    """Every decoder there is."""
+    """Yield every decoder with its name."""
     for name, codec in CODECS.items():
         seeds = [codec.encode(sample_update(name, LAYOUT, rng), LAYOUT) for _ in range(40)]
-        decode = partial(_swapped, codec.decode)
+        decode = partial(_decode_payload, codec)
         yield f"codec {name}", Target(decode, seeds, sealed=False)
     for name, method in METHODS.items():
         yield from protocol_targets(name, method)
@@ -64,41 +72,43 @@ def targets(rng: np.random.Generator) -> Iterator[tuple[str, Target]]:
     yield "snapshot", Target(Snapshot.from_bytes, states, sealed=False)
 
 
-def _swapped(decode: Callable[[bytes, Layout], object], data: bytes) -> object:
-    return decode(data, LAYOUT)
+def _decode_payload(codec: Codec, data: bytes) -> object:
+    return codec.decode(data, LAYOUT)
 
 
 def protocol_targets(name: str, method: Method) -> Iterator[tuple[str, Target]]:
     server, clients = pair(method)
-    uploads, downs = [], []
+    uploads = []
+    downloads = []
     for t in range(6):
         for i in (0, t % 2 + 1):
             clients[i].receive(server.catch_up(i, clients[i].round).data)
             data = clients[i].send(trained(clients[i], t)).data
             uploads.append(data)
             server.receive(i, data)
-        downs += [server.finish_round(next_cohort=[0, 1, 2]).data]
-        downs += [server.catch_up(9, since).data for since in range(-1, server.round)]
-    fresh, (client, *_) = pair(method)
-    begin = client.snapshot()
+        downloads += [server.finish_round(next_cohort=[0, 1, 2]).data]
+        downloads += [server.catch_up(9, since).data for since in range(-1, server.round)]
+    new_server, (client, *_) = pair(method)
+    first_snapshot = client.snapshot()
 
     def upload(data: bytes) -> None:
-        fresh.receive(3, data)
-        fresh.discard(3)
+        new_server.receive(3, data)
+        new_server.discard(3)
 
     def download(data: bytes) -> None:
         client.receive(data)
-        client.restore(begin)
+        client.restore(first_snapshot)
 
-    yield f"server {name}", Target(upload, uploads, (fresh,))
-    yield f"client {name}", Target(download, downs, (client,))
+    yield f"server {name}", Target(upload, uploads, (new_server,))
+    yield f"client {name}", Target(download, downloads, (client,))
 
 
 def mutate(data: bytes, others: list[bytes], rng: np.random.Generator) -> bytes:
-    """A message that is nearly, or not at all, like a valid one."""
+    """Return a message with up to three random mutations."""
     out = bytearray(data)
     for _ in range(1 + int(rng.integers(3))):
-        kind, at = rng.integers(8), int(rng.integers(len(out) + 1))
+        kind = rng.integers(8)
+        at = int(rng.integers(len(out) + 1))
         if kind <= 2 and at < len(out):
             out[at] ^= 1 << int(rng.integers(8))
         elif kind == 3 and at < len(out):
@@ -116,28 +126,31 @@ def mutate(data: bytes, others: list[bytes], rng: np.random.Generator) -> bytes:
 
 
 def reseal(data: bytes) -> bytes:
-    """The same message with a checksum that is right."""
+    """Correct the checksum of a message."""
     return data[:-4] + zlib.crc32(data[:-4]).to_bytes(4, "little")
 
 
 def fuzz(messages: int, seed: int, report: Callable[[str], None]) -> None:
-    """Send ``messages`` to each decoder."""
+    """Send the given number of messages to each decoder."""
     rng = np.random.default_rng(seed)
     for name, target in targets(rng):
-        start, refused, peak = time.perf_counter(), 0, 0.0
+        start = time.perf_counter()
+        refused = 0
+        peak = 0.0
         before = target.fingerprint()
         for data in target.seeds[:3]:
-            attempt(target, data)  # compiles what has to be compiled
+            is_refused(target, data)  # compile the kernels
         for number in range(messages):
             data = mutate(target.seeds[int(rng.integers(len(target.seeds)))], target.seeds, rng)
             if target.sealed and rng.random() < 0.9:
                 data = reseal(data)
             try:
-                if number % OFTEN:
-                    refused += attempt(target, data)
+                if number % CHECK_EVERY:
+                    refused += is_refused(target, data)
                 else:
-                    accepted, memory = measured(target, data)
-                    refused, peak = refused + accepted, max(peak, memory)
+                    was_refused, memory = measure(target, data)
+                    refused += was_refused
+                    peak = max(peak, memory)
                     assert target.fingerprint() == before, "a state has changed"
             except BaseException:
                 report(f"{name}: {data.hex()}")
@@ -146,12 +159,12 @@ def fuzz(messages: int, seed: int, report: Callable[[str], None]) -> None:
         seconds = time.perf_counter() - start
         report(
             f"{name:24} {messages} messages, {refused / messages:6.1%} refused, at most"
-            f" {peak:.1f} bytes a byte of message and model, {seconds:.0f} s"
+            f" {peak:.1f} bytes per byte of message and model, {seconds:.0f} s"
         )
 
 
-def attempt(target: Target, data: bytes) -> bool:
-    """Whether the decoder refused a message; any other error than its own goes through."""
+def is_refused(target: Target, data: bytes) -> bool:
+    """Decode a message and return whether it was refused; raise any other error."""
     try:
         target.decode(data)
     except (DecodeError, RemoteProtocolError):
@@ -159,16 +172,16 @@ def attempt(target: Target, data: bytes) -> bool:
     return False
 
 
-def measured(target: Target, data: bytes) -> tuple[bool, float]:
-    """The same, and the peak of memory for each byte of the message and the model."""
-    # What other threads take meanwhile, such as the test runner's, is counted with it. They do so
-    # seldom; a decoder takes the same for the same message each time.
+def measure(target: Target, data: bytes) -> tuple[bool, float]:
+    """Return whether a message was refused, and peak memory per byte of message and model."""
+    # The measurement includes other threads, such as the test runner's. So a high value is
+    # measured again: a decoder allocates the same memory for the same message each time.
     for _ in range(3):
         tracemalloc.start()
-        refused = attempt(target, data)
+        refused = is_refused(target, data)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        # A few kB are Python's own: objects, tracebacks, small arrays.
+        # Python itself takes a few kB: objects, tracebacks, small arrays.
         ratio = max(peak - 32_000, 0) / (len(data) + 4 * LAYOUT.size)
         if ratio < 64:
             break

@@ -1,12 +1,14 @@
-"""Writes ``v1.json``: messages and what they decode to. What is there already stays as it is.
+"""Write ``v1.json``: messages and their decoded contents. Existing entries are never changed.
 
-- ``arrays``: ``hex`` decodes to ``shape`` and ``values``, or to zeros but for ``nonzeros``.
-- ``payloads``: updates of the layout; ``adds`` is what one does to zeros (up to a zero's sign).
-- ``federations``: from ``start`` on, the round's uploads, its broadcast and the weights after it;
-  ``away[i]`` takes client 300 from round i - 1 to the end, ``replay`` from round 0.
+- ``arrays``: ``hex`` decodes to ``shape`` and ``values``, or to zeros except for ``nonzeros``.
+- ``payloads``: updates of the layout; ``adds`` is the result of adding the update to zeros (up to
+  the sign of a zero).
+- ``federations``: from ``start`` on, the uploads of each round, its broadcast and the weights after
+  it; ``away[i]`` takes client 300 from round i - 1 to the end, ``replay`` from round 0.
 - ``refused``: arrays and payloads that break a rule.
-- ``calls``: to the first federation; ``cohort`` is null where anybody may upload to ``round``.
-- ``refused_calls``: calls to it, at round 0, that break a rule.
+- ``calls``: cohort notices of the first federation; ``cohort`` is null if all clients may upload to
+  ``round``.
+- ``refused_calls``: cohort notices of the first federation, at round 0, that break a rule.
 """
 
 from __future__ import annotations
@@ -28,16 +30,18 @@ from fedtern.core.compressors import SparseTernary, TopK
 from fedtern.core.envelope import ARRAY, COHORT_NOTICE, UPLOAD, seal
 from fedtern.core.protocol import CohortNotice
 from fedtern.core.protocol.catchup import CatchUpBuilder
-from fedtern.core.protocol.terms import Terms, first_stamp
+from fedtern.core.protocol.terms import Terms, initial_stamp
 from fedtern.core.updates.sums import merge_updates
 
 HERE = Path(__file__).parent
 LAYOUT = Layout(("conv.weight", "conv.bias", "fc.weight"), ((5, 3, 3), (5,), (10, 6)))
-AWAY, FAR = 300, 2**40  # ids that take more than a byte
+# Client ids that take more than one byte.
+AWAY = 300
+FAR = 2**40
 
 
 def floats(values: np.ndarray) -> list[float]:
-    """Float32 values as decimal numbers that read back to the same bits."""
+    """Return float32 values as decimal numbers that are read back to the same bits."""
     return [float(v) for v in values.reshape(-1)]
 
 
@@ -69,13 +73,12 @@ def payloads() -> list[dict[str, object]]:
     ]
     x = rng.standard_normal(LAYOUT.size).astype(np.float32)
     for compressor in (SparseTernary(0.05), SparseTernary(0.03, "tensor"), TopK(0.05)):
-        # The same positions every time: written once, and nested.
-        often = merge_updates(
-            [compressor.compress(x * scale, LAYOUT, rng) for scale in (1, 2, 4, 8, 16)]
-        )
-        data = UpdateSequenceCodec().encode(often, LAYOUT)
+        # Five updates of the same positions, so that the keys are nested.
+        updates = [compressor.compress(x * scale, LAYOUT, rng) for scale in (1, 2, 4, 8, 16)]
+        sequence = merge_updates(updates)
+        data = UpdateSequenceCodec().encode(sequence, LAYOUT)
         assert data[1] & 4
-        found.append(("series-nested", UpdateSequenceCodec(), often))
+        found.append(("series-nested", UpdateSequenceCodec(), sequence))
     return [
         {"name": name, "hex": codec.encode(update, LAYOUT).hex(), "adds": floats(update.to_dense())}
         for name, codec, update in found
@@ -86,7 +89,8 @@ def federation(name: str, method: Method) -> dict[str, object]:
     start = np.random.default_rng(7).standard_normal(LAYOUT.size).astype(np.float32)
     server = Server(start, method, LAYOUT, federation="golden")
     clients = {i: Client(i, method, LAYOUT, start, federation="golden") for i in (0, 1, AWAY, FAR)}
-    rounds, broadcasts = [], []
+    rounds = []
+    broadcasts = []
     for t, cohort in enumerate([[0, 1, AWAY], [0, FAR], [], [1, FAR], [0, 1]]):
         uploads = []
         for i in cohort:
@@ -97,7 +101,7 @@ def federation(name: str, method: Method) -> dict[str, object]:
         broadcasts.append(server.finish_round(next_cohort=[1, FAR] if t == 2 else None).data)
         weights = floats(server.weights)
         rounds.append({"uploads": uploads, "broadcast": broadcasts[-1].hex(), "weights": weights})
-    way = CatchUpBuilder(0, server.round, False, server.terms)
+    builder = CatchUpBuilder(0, server.round, False, server.terms)
     away = [server.catch_up(AWAY, since).data.hex() for since in range(-1, server.round + 1)]
     return {
         "method": name,
@@ -106,7 +110,7 @@ def federation(name: str, method: Method) -> dict[str, object]:
         "start": floats(start),
         "rounds": rounds,
         "away": away,
-        "replay": way.replay(broadcasts, first_stamp("golden", start)).hex(),
+        "replay": builder.replay(broadcasts, initial_stamp("golden", start)).hex(),
     }
 
 
@@ -117,35 +121,35 @@ def refused() -> list[dict[str, str]]:
     def changed(at: int, to: int) -> bytes:
         return ternary[:at] + bytes([to]) + ternary[at + 1 :]
 
-    def again(payload: bytes) -> bytes:
+    def rewrapped(payload: bytes) -> bytes:
         return seal(ARRAY, array[2:4] + payload)
 
     broken = {
         "wrong checksum": array[:-1] + b"\0",
         "another version": array[:1] + b"\x24" + array[2:],
         "not a message": b"\0" + array[1:],
-        "ends early": again(ternary[:-1]),
-        "bytes left over": again(ternary + b"\0"),
-        "more positions than parameters": again(changed(1, 7)),
-        "a number not in its shortest form": again(ternary[:1] + b"\x82\0" + ternary[2:]),
-        "mu is zero": again(ternary[:2] + bytes(4) + ternary[6:]),
-        "mu is negative": again(changed(5, 0xC0)),
-        "mu is infinite": again(ternary[:2] + bytes.fromhex("0000807f") + ternary[6:]),
-        "mu is above 2^100": again(ternary[:2] + bytes.fromhex("01008071") + ternary[6:]),
-        "padding of the signs": again(changed(6, 0x05)),
-        "padding of the low bits": again(changed(7, 0x05)),
-        "padding of the quotients": again(changed(8, 0x0A)),
-        "a position past the end": again(changed(8, 0x0E)),
-        "an unknown codec": again(changed(0, 200)),
+        "ends early": rewrapped(ternary[:-1]),
+        "bytes left over": rewrapped(ternary + b"\0"),
+        "more positions than parameters": rewrapped(changed(1, 7)),
+        "a number not in its shortest form": rewrapped(ternary[:1] + b"\x82\0" + ternary[2:]),
+        "mu is zero": rewrapped(ternary[:2] + bytes(4) + ternary[6:]),
+        "mu is negative": rewrapped(changed(5, 0xC0)),
+        "mu is infinite": rewrapped(ternary[:2] + bytes.fromhex("0000807f") + ternary[6:]),
+        "mu is above 2^100": rewrapped(ternary[:2] + bytes.fromhex("01008071") + ternary[6:]),
+        "padding of the signs": rewrapped(changed(6, 0x05)),
+        "padding of the low bits": rewrapped(changed(7, 0x05)),
+        "padding of the quotients": rewrapped(changed(8, 0x0A)),
+        "a position past the end": rewrapped(changed(8, 0x0E)),
+        "an unknown codec": rewrapped(changed(0, 200)),
         "too many axes": seal(ARRAY, b"\x21" + b"\1" * 33 + ternary),
     }
     return [{"reason": reason, "hex": data.hex()} for reason, data in broken.items()]
 
 
-def calls(called: dict[str, Any]) -> list[dict[str, object]]:
-    terms = Terms(LAYOUT, METHODS[called["method"]])
-    stamps = [first_stamp(called["federation"], np.float32(called["start"]))]
-    stamps += [bytes.fromhex(played["broadcast"])[-4:-1] for played in called["rounds"]]
+def cohort_notices(federation: dict[str, Any]) -> list[dict[str, object]]:
+    terms = Terms(LAYOUT, METHODS[federation["method"]])
+    stamps = [initial_stamp(federation["federation"], np.float32(federation["start"]))]
+    stamps += [bytes.fromhex(round_["broadcast"])[-4:-1] for round_ in federation["rounds"]]
     found: list[tuple[int, list[int] | None]] = [(0, None), (0, []), (0, [0, 1, AWAY])]
     found += [(2, [FAR]), (len(stamps) - 1, None), (len(stamps) - 1, list(range(20)))]
     return [
@@ -160,21 +164,23 @@ def calls(called: dict[str, Any]) -> list[dict[str, object]]:
     ]
 
 
-def refused_calls(called: dict[str, Any]) -> list[dict[str, str]]:
-    terms = Terms(LAYOUT, METHODS[called["method"]])
-    head = terms.head(first_stamp(called["federation"], np.float32(called["start"])), 0)
-    call = seal(COHORT_NOTICE, head + b"\1\2\0\1")
+def refused_notices(federation: dict[str, Any]) -> list[dict[str, str]]:
+    terms = Terms(LAYOUT, METHODS[federation["method"]])
+    header = terms.header(
+        initial_stamp(federation["federation"], np.float32(federation["start"])), 0
+    )
+    notice = seal(COHORT_NOTICE, header + b"\1\2\0\1")
     broken = {
-        "wrong checksum": call[:-1] + bytes([call[-1] ^ 1]),
-        "another kind": seal(UPLOAD, head + b"\1\2\0\1"),
-        "another layout": seal(COHORT_NOTICE, bytes(3) + head[3:] + b"\0"),
-        "another method": seal(COHORT_NOTICE, head[:3] + bytes(3) + head[6:] + b"\0"),
-        "another history": seal(COHORT_NOTICE, head[:6] + bytes(3) + head[9:] + b"\0"),
-        "neither 0 nor 1": seal(COHORT_NOTICE, head + b"\2"),
-        "nobody is named": seal(COHORT_NOTICE, head + b"\1"),
-        "more ids than bytes": seal(COHORT_NOTICE, head + b"\1\3\0\1"),
-        "a number not in its shortest form": seal(COHORT_NOTICE, head + b"\1\1\x80\0"),
-        "bytes left over": seal(COHORT_NOTICE, head + b"\0\0"),
+        "wrong checksum": notice[:-1] + bytes([notice[-1] ^ 1]),
+        "another kind": seal(UPLOAD, header + b"\1\2\0\1"),
+        "another layout": seal(COHORT_NOTICE, bytes(3) + header[3:] + b"\0"),
+        "another method": seal(COHORT_NOTICE, header[:3] + bytes(3) + header[6:] + b"\0"),
+        "another history": seal(COHORT_NOTICE, header[:6] + bytes(3) + header[9:] + b"\0"),
+        "neither 0 nor 1": seal(COHORT_NOTICE, header + b"\2"),
+        "nobody is named": seal(COHORT_NOTICE, header + b"\1"),
+        "more ids than bytes": seal(COHORT_NOTICE, header + b"\1\3\0\1"),
+        "a number not in its shortest form": seal(COHORT_NOTICE, header + b"\1\1\x80\0"),
+        "bytes left over": seal(COHORT_NOTICE, header + b"\0\0"),
     }
     return [{"reason": reason, "hex": data.hex()} for reason, data in broken.items()]
 
@@ -189,12 +195,12 @@ def main() -> None:
         "payloads": payloads,
         "federations": lambda: [federation(name, method) for name, method in METHODS.items()],
         "refused": refused,
-        "calls": lambda: calls(golden["federations"][0]),
-        "refused_calls": lambda: refused_calls(golden["federations"][0]),
+        "calls": lambda: cohort_notices(golden["federations"][0]),
+        "refused_calls": lambda: refused_notices(golden["federations"][0]),
     }
     missing = [name for name in makers if name not in golden]
     if not missing:
-        sys.exit(f"{path} has everything: golden bytes are never made again")
+        sys.exit(f"{path} is complete; golden vectors are never written again")
     for name in missing:
         golden[name] = makers[name]()
     path.write_text(json.dumps(golden, separators=(",", ":")) + "\n")

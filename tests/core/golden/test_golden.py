@@ -1,4 +1,4 @@
-"""Bytes that were written once and must be read, and written, the same for ever."""
+"""Golden vectors: bytes of format version 1 that must be read and written the same for ever."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedtern import Client, DecodeError, Layout, RemoteProtocolError, Server
 from fedtern.core.codecs import CODECS
 from fedtern.core.codecs.golomb import MAX_DENSITY
 from fedtern.core.protocol import CohortNotice
-from fedtern.core.protocol.terms import Terms, first_stamp
+from fedtern.core.protocol.terms import Terms, initial_stamp
 
 PATH = Path(__file__).parent / "v1.json"
 GOLDEN = json.loads(PATH.read_text())
@@ -25,12 +25,12 @@ FORMAT = Path(__file__).parents[3] / "docs" / "format.md"
 READER = Path(__file__).parents[3] / "examples" / "reader.mjs"
 
 
-def test_layouts_have_the_same_digest():
+def test_the_digest_of_a_layout_is_stable():
     assert LAYOUT.digest.hex() == GOLDEN["layout"]["digest"]
 
 
 @pytest.mark.parametrize("case", GOLDEN["arrays"], ids=lambda case: str(case["shape"]))
-def test_arrays_are_read_the_same(case):
+def test_golden_arrays_are_decoded(case):
     y = fedtern.decompress(bytes.fromhex(case["hex"]))
     assert list(y.shape) == case["shape"]
     if "values" in case:
@@ -42,7 +42,7 @@ def test_arrays_are_read_the_same(case):
 
 
 @pytest.mark.parametrize("case", GOLDEN["payloads"], ids=lambda case: case["name"])
-def test_payloads_are_read_and_written_the_same(case):
+def test_golden_payloads_are_decoded_and_encoded(case):
     data = bytes.fromhex(case["hex"])
     update = CODECS[data[0]].decode(data, LAYOUT)
     assert np.array_equal(update.to_dense(), np.float32(case["adds"]))
@@ -50,19 +50,21 @@ def test_payloads_are_read_and_written_the_same(case):
 
 
 @pytest.mark.parametrize("case", GOLDEN["federations"], ids=lambda case: case["method"])
-def test_whole_federations_are_read_the_same(case):
+def test_golden_federations_are_followed_by_servers_and_clients(case):
     method = METHODS[case["method"]]
-    start, end = np.float32(case["start"]), np.float32(case["rounds"][-1]["weights"])
+    start = np.float32(case["start"])
+    end = np.float32(case["rounds"][-1]["weights"])
     broadcasts = [bytes.fromhex(recorded["broadcast"]) for recorded in case["rounds"]]
 
-    def client(since: int) -> Client:
+    def client_at(since: int) -> Client:
         weights = None if since < 0 else start
-        made = Client(300, method, LAYOUT, weights, federation="golden")
+        client = Client(300, method, LAYOUT, weights, federation="golden")
         for broadcast in broadcasts[: max(since, 0)]:
-            made.receive(broadcast)
-        return made
+            client.receive(broadcast)
+        return client
 
-    server, follower = Server(start, method, LAYOUT, federation="golden"), client(0)
+    server = Server(start, method, LAYOUT, federation="golden")
+    follower = client_at(0)
     assert server.terms.digest.hex() == case["terms"]
     for recorded, broadcast in zip(case["rounds"], broadcasts, strict=True):
         for i, examples, data in recorded["uploads"]:
@@ -72,58 +74,64 @@ def test_whole_federations_are_read_the_same(case):
         for party in (server, follower):
             assert np.array_equal(party.weights, np.float32(recorded["weights"]))
     for since, data in enumerate([*case["away"], case["replay"]], start=-1):
-        away = client(since if since < len(case["away"]) - 1 else 0)
+        away = client_at(since if since < len(case["away"]) - 1 else 0)
         away.receive(bytes.fromhex(data))
         assert away.weights.tobytes() == end.tobytes()
         assert away.round == len(broadcasts)
 
 
 @pytest.mark.parametrize("case", GOLDEN["refused"], ids=lambda case: case["reason"])
-def test_what_breaks_a_rule_is_refused(case):
+def test_golden_arrays_that_break_a_rule_are_refused(case):
     with pytest.raises(DecodeError):
         fedtern.decompress(bytes.fromhex(case["hex"]))
 
 
-def called(round: int) -> tuple[Terms, bytes]:
-    """The first federation's terms, and its stamp at a round."""
+def terms_and_stamp(round: int) -> tuple[Terms, bytes]:
+    """Return the terms of the first federation and its stamp at a round."""
     case = GOLDEN["federations"][0]
     terms = Terms(LAYOUT, METHODS[case["method"]])
     if round == 0:
-        return terms, first_stamp(case["federation"], np.float32(case["start"]))
+        return terms, initial_stamp(case["federation"], np.float32(case["start"]))
     return terms, bytes.fromhex(case["rounds"][round - 1]["broadcast"])[-4:-1]
 
 
 @pytest.mark.parametrize("case", GOLDEN["calls"], ids=lambda case: case["hex"][-8:])
-def test_calls_are_read_and_written_the_same(case):
-    terms, stamp = called(case["round"])
+def test_golden_notices_are_decoded_and_encoded(case):
+    terms, stamp = terms_and_stamp(case["round"])
     cohort = None if case["cohort"] is None else frozenset(case["cohort"])
     data = bytes.fromhex(case["hex"])
-    call = CohortNotice.open(data, terms)
-    assert (call.head.round, call.head.stamp, call.cohort) == (case["round"], stamp, cohort)
+    notice = CohortNotice.open(data, terms)
+    assert (notice.header.round, notice.header.stamp) == (case["round"], stamp)
+    assert notice.cohort == cohort
     assert CohortNotice.seal(stamp, case["round"], cohort, terms) == data
 
 
 @pytest.mark.parametrize("case", GOLDEN["refused_calls"], ids=lambda case: case["reason"])
-def test_calls_that_break_a_rule_are_refused(case):
-    terms, stamp = called(0)
+def test_golden_notices_that_break_a_rule_are_refused(case):
+    terms, stamp = terms_and_stamp(0)
     data = bytes.fromhex(case["hex"])
     with pytest.raises((DecodeError, RemoteProtocolError)):
-        CohortNotice.open(data, terms).head.check_history(stamp, "this reader")
+        CohortNotice.open(data, terms).header.check_history(stamp, "this reader")
 
 
-def test_the_example_in_the_document_is_right():
+def test_the_example_in_the_format_document_is_correct():
     lines = FORMAT.read_text().split("## An example")[1].split("```")[1].splitlines()[1:]
     shown = "".join(line[:24] for line in lines)
     data = fedtern.compress(np.array([0, 3, -1, 0.5, -5, 0]), p=1 / 3)
     assert bytes.fromhex(shown) == data
-    for width in MAX_DENSITY:
-        assert repr(width) in FORMAT.read_text()
 
 
-def test_a_reader_in_another_language_agrees():
+def test_the_format_document_lists_the_densities_of_golomb_widths():
+    text = FORMAT.read_text()
+    for density in MAX_DENSITY:
+        assert repr(density) in text
+
+
+def test_the_javascript_reader_decodes_the_golden_vectors():
     """``examples/reader.mjs`` was written from docs/format.md alone."""
-    if (node := shutil.which("node")) is None:
-        pytest.skip("this machine has no Node.js")
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("Node.js is not installed")
     result = subprocess.run([node, READER, PATH], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1].endswith(" passed, 0 failed")

@@ -49,7 +49,13 @@ def test_kernels_stay_within_their_arrays(tmp_path):
         "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
     }
     core = ROOT / "tests" / "core"
-    tests = [core / "kernels", core / "codecs", core / "protocol" / "test_protocol.py"]
+    protocol = core / "protocol"
+    tests = [
+        core / "kernels",
+        core / "codecs",
+        protocol / "test_catch_up.py",
+        protocol / "test_protocol.py",
+    ]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "instrumented"]
     command += ["-m", "not slow", *map(str, tests)]
     result = subprocess.run(

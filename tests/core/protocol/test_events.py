@@ -1,4 +1,4 @@
-"""What the calls of ``Server`` and ``Client`` tell their callers."""
+"""The events that ``Server`` and ``Client`` return."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_receive_returns_the_accepted_upload():
     assert same(accepted.update, sent.update)
 
 
-def test_a_broadcast_tells_a_client_whether_its_upload_counted_and_whether_it_is_invited():
+def test_a_broadcast_tells_whether_the_upload_counted_and_whether_the_client_is_invited():
     server, clients = pair(METHODS["stc"])
     server.receive(0, clients[0].send(trained(clients[0], 0)).data)
     clients[1].send(trained(clients[1], 0))  # never arrives
@@ -46,13 +46,13 @@ def test_an_old_message_is_reported_as_nothing_new():
     server, clients = pair(METHODS["stc"])
     broadcast = server.finish_round()
     clients[0].receive(broadcast.data)
-    again = clients[0].receive(broadcast.data)
-    assert not again.is_new
-    assert again.how is How.NOTHING
-    assert (again.since, again.round, again.leads_to) == (1, 1, 1)
+    second = clients[0].receive(broadcast.data)
+    assert not second.is_new
+    assert second.how is How.NOTHING
+    assert (second.since, second.round, second.leads_to) == (1, 1, 1)
 
 
-def test_each_way_to_catch_up_is_reported_on_both_sides():
+def test_the_kind_of_catch_up_is_reported_on_both_sides():
     start = np.zeros(2000)
     server = Server(start, stc(1 / 100, 1 / 100))
     sender = Client(0, stc(1 / 100, 1 / 100), weights=start)
@@ -60,8 +60,8 @@ def test_each_way_to_catch_up_is_reported_on_both_sides():
         rng = np.random.default_rng(server.round)
         server.receive(0, sender.send(sender.weights + rng.standard_normal(2000)).data)
         sender.receive(server.finish_round().data)
-    wanted = {3: How.BROADCAST, 4: How.REPLAY, -1: How.MODEL}
-    for since, how in wanted.items():
+    expected = {3: How.BROADCAST, 4: How.REPLAY, -1: How.MODEL}
+    for since, how in expected.items():
         assert server.download(9, since).how is how
     assert server.catch_up(9, 3).how in (How.REPLAY, How.SUM)
     for since in (-1, 0):
@@ -74,7 +74,7 @@ def test_each_way_to_catch_up_is_reported_on_both_sides():
         assert np.array_equal(client.weights, server.weights)
 
 
-def test_a_notice_invites_a_client_without_moving_it():
+def test_a_notice_invites_a_client_without_advancing_it():
     server, clients = pair(METHODS["stc"])
     notice = CohortNotice.seal(server.stamp, 0, frozenset({1}), server.terms)
     assert clients[1].receive(notice).invited
@@ -84,7 +84,7 @@ def test_a_notice_invites_a_client_without_moving_it():
     assert not received.is_new
 
 
-def test_a_notice_of_a_later_round_names_the_round_to_catch_up_to():
+def test_a_notice_of_a_later_round_raises_missed_rounds():
     server, clients = pair(METHODS["stc"])
     server.finish_round()
     server.finish_round()
@@ -92,10 +92,15 @@ def test_a_notice_of_a_later_round_names_the_round_to_catch_up_to():
     with pytest.raises(MissedRounds, match="notice is for round 2, client 0 is at 0") as error:
         clients[0].receive(notice)
     assert error.value.leads_to == 2
-    for client in clients[:1]:
-        client.receive(server.catch_up(0, 0).data)
-        old = CohortNotice.seal(bytes(3), 1, None, server.terms)
-        assert client.receive(old).how is How.NOTHING
+
+
+def test_a_notice_of_an_earlier_round_is_ignored():
+    server, clients = pair(METHODS["stc"])
+    server.finish_round()
+    server.finish_round()
+    clients[0].receive(server.catch_up(0, 0).data)
+    old = CohortNotice.seal(bytes(3), 1, None, server.terms)
+    assert clients[0].receive(old).how is How.NOTHING
 
 
 def test_a_notice_of_another_history_is_refused():

@@ -1,7 +1,7 @@
-"""A federation over a network that loses, repeats, delays and reorders everything.
+"""A federation over a network that loses, repeats, delays and reorders messages.
 
-Whatever happens, two things hold after every step: nobody's weights differ from what the server's
-were at the same round, and nothing that was learnt is lost or counted twice.
+Two invariants hold after every step: the weights of every client equal those of the server at the
+same round, and no update is lost or counted twice.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from fedtern.core.feedback import ErrorFeedback, PowerIteration
 from fedtern.core.protocol import Upload
 
 CLIENTS = 4
-which = st.integers(0, CLIENTS - 1)
-pick = st.integers(0, 2**16)
+client_numbers = st.integers(0, CLIENTS - 1)
+message_numbers = st.integers(0, 2**16)
 
 
 class LossyFederation(RuleBasedStateMachine):
+    """Random steps of a federation, and the expected sums of updates."""
+
     def __init__(self, method):
         super().__init__()
         self.method = method
@@ -34,14 +36,15 @@ class LossyFederation(RuleBasedStateMachine):
         self.clients = [Client(i, method, LAYOUT, self.start) for i in range(CLIENTS - 1)]
         self.clients.append(Client(CLIENTS - 1, method, LAYOUT))  # joins without weights
         self.history = [self.start.tobytes()]
-        self.uploads: list[tuple[int, bytes]] = []  # in flight
-        self.inboxes: list[list[bytes]] = [[] for _ in range(CLIENTS)]  # in flight
+        # Messages in flight.
+        self.uploads: list[tuple[int, bytes]] = []
+        self.inboxes: list[list[bytes]] = [[] for _ in range(CLIENTS)]
         self.produced = np.zeros((CLIENTS, LAYOUT.size))
         self.counted = np.zeros((CLIENTS, LAYOUT.size))
         self.aggregated = np.zeros(LAYOUT.size)
         self.counted_uploads: set[tuple[int, int]] = set()
 
-    @rule(i=which)
+    @rule(i=client_numbers)
     def train(self, i):
         client = self.clients[i]
         if client.round >= 0 and client.pending is None:
@@ -50,25 +53,25 @@ class LossyFederation(RuleBasedStateMachine):
             self.produced[i] += new.astype(np.float64) - client.weights
             self.uploads.append((i, client.send(new).data))
 
-    @rule(i=which)
-    def send_again(self, i):
+    @rule(i=client_numbers)
+    def resend_upload(self, i):
         if self.clients[i].pending is not None:
             self.uploads.append((i, self.clients[i].pending))
 
-    @rule(at=pick, keep=st.booleans())
+    @rule(at=message_numbers, keep=st.booleans())
     def upload_arrives(self, at, keep):
         if self.uploads:
             at %= len(self.uploads)
             i, data = self.uploads[at] if keep else self.uploads.pop(at)
-            with suppress(RemoteProtocolError):  # late, repeated or not in the cohort
+            with suppress(RemoteProtocolError):  # late, duplicate or not in the cohort
                 self.server.receive(i, data, num_examples=i + 1)
 
-    @rule(at=pick)
+    @rule(at=message_numbers)
     def upload_is_lost(self, at):
         if self.uploads:
             self.uploads.pop(at % len(self.uploads))
 
-    @rule(cohort=st.none() | st.sets(which, min_size=1))
+    @rule(cohort=st.none() | st.sets(client_numbers, min_size=1))
     def finish_round(self, cohort):
         round = self.server.round
         broadcast = self.server.finish_round(cohort)
@@ -77,14 +80,14 @@ class LossyFederation(RuleBasedStateMachine):
             self.counted[i] += update
             self.counted_uploads.add((i, round))
         weighted = getattr(self.method.aggregate, "weighted", False)
-        shares = {i: (i + 1 if weighted else 1) for i in updates}
+        client_weights = {i: (i + 1 if weighted else 1) for i in updates}
         for i, update in updates.items():
-            self.aggregated += update * shares[i] / sum(shares.values())
+            self.aggregated += update * client_weights[i] / sum(client_weights.values())
         self.history.append(self.server.weights.tobytes())
         for inbox in self.inboxes:
             inbox.append(broadcast.data)
 
-    @rule(i=which, at=pick, keep=st.booleans())
+    @rule(i=client_numbers, at=message_numbers, keep=st.booleans())
     def message_arrives(self, i, at, keep):
         if inbox := self.inboxes[i]:
             at %= len(inbox)
@@ -93,16 +96,16 @@ class LossyFederation(RuleBasedStateMachine):
             except MissedRounds:
                 self.inboxes[i].append(self.server.catch_up(i, self.clients[i].round).data)
 
-    @rule(i=which, at=pick)
+    @rule(i=client_numbers, at=message_numbers)
     def message_is_lost(self, i, at):
         if inbox := self.inboxes[i]:
             inbox.pop(at % len(inbox))
 
-    @rule(i=which)
-    def ask_to_catch_up(self, i):
+    @rule(i=client_numbers)
+    def request_catch_up(self, i):
         self.inboxes[i].append(self.server.catch_up(i, self.clients[i].round).data)
 
-    @rule(i=which)
+    @rule(i=client_numbers)
     def catch_up_now(self, i):
         self.clients[i].receive(self.server.catch_up(i, self.clients[i].round).data)
         assert self.clients[i].round == self.server.round
@@ -114,25 +117,25 @@ class LossyFederation(RuleBasedStateMachine):
         self.server = Server(np.zeros(LAYOUT.size), self.method, LAYOUT, cache_bytes=600)
         self.server.restore(Snapshot.from_bytes(data))
 
-    @rule(i=which)
+    @rule(i=client_numbers)
     def client_restarts(self, i):
         data = self.clients[i].snapshot().to_bytes()
         self.clients[i] = Client(i, self.method, LAYOUT)
         self.clients[i].restore(Snapshot.from_bytes(data))
 
     @rule()
-    def server_goes_back_and_forth(self):
-        """A snapshot is a value: what happens after it was taken does not change it."""
-        taken = self.server.snapshot()
+    def server_is_restored_after_a_round(self):
+        """A snapshot does not change with later rounds."""
+        snapshot = self.server.snapshot()
         self.server.finish_round()
-        self.server.restore(taken)
+        self.server.restore(snapshot)
 
-    @rule(i=which)
+    @rule(i=client_numbers)
     def upload_is_discarded(self, i):
         if i in self.server.uploaded:
             self.server.discard(i)
 
-    @rule(i=which, noise=st.binary(max_size=60), at=pick)
+    @rule(i=client_numbers, noise=st.binary(max_size=60), at=message_numbers)
     def garbage_arrives(self, i, noise, at):
         if self.uploads:
             data = bytearray(self.uploads[at % len(self.uploads)][1])
@@ -144,15 +147,15 @@ class LossyFederation(RuleBasedStateMachine):
             self.clients[i].receive(noise)
 
     @invariant()
-    def replicas_are_what_the_server_was(self):
+    def clients_have_the_weights_of_the_server(self):
         for client in self.clients:
             if client.round >= 0:
                 assert client.weights.tobytes() == self.history[client.round]
 
     @invariant()
-    def nothing_is_lost_nor_counted_twice(self):
+    def no_update_is_lost_or_counted_twice(self):
         if not isinstance(self.method.up.feedback, ErrorFeedback | PowerIteration):
-            return  # they forget by design, or remember more than a sum
+            return  # their residual is not a plain sum of deltas
         for i, client in enumerate(self.clients):
             in_flight = 0.0
             if client.pending is not None and (i, client.round) not in self.counted_uploads:
@@ -168,7 +171,7 @@ class LossyFederation(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_nothing_is_lost_and_replicas_are_bit_exact_on_a_lossy_network(name, request):
+def test_no_update_is_lost_and_clients_stay_exact_on_a_lossy_network(name, request):
     thorough = name in ("stc", "stc-tensor", "signsgd", "sgd") or request.config.getoption("--slow")
     run_state_machine_as_test(
         lambda: LossyFederation(METHODS[name]),

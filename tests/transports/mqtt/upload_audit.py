@@ -57,7 +57,7 @@ class UploadAudit:
         self.broadcasts: dict[int, Broadcast] = {}
 
     def record_upload(self, i: int, data: bytes) -> None:
-        round = Upload.open(data, TERMS).head.round
+        round = Upload.open(data, TERMS).header.round
         assert self.uploads.setdefault((i, round), data) == data
 
     def record_broadcast(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The two sides of a federation as objects that take and return bytes and never do I/O."""
+"""Server and client of a federation. They take and return bytes and do no I/O."""
 
 from fedtern.core.protocol.client import Client
 from fedtern.core.protocol.events import Accepted, CatchUp, How, Received, Sent

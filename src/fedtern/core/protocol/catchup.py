@@ -1,4 +1,4 @@
-"""What brings a client up to date that missed some rounds, or all of them."""
+"""Catch-ups: messages for clients that missed rounds or have no weights yet."""
 
 from __future__ import annotations
 
@@ -11,49 +11,77 @@ from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.protocol.events import How
 from fedtern.core.protocol.messages import Broadcast, CohortNotice
-from fedtern.core.protocol.terms import STAMP, Head, Terms
+from fedtern.core.protocol.terms import STAMP_BYTES, Header, Terms
 from fedtern.core.updates import Dense
 from fedtern.core.updates.sums import SignCounts, UpdateSequence
 from fedtern.core.wire import Reader, varint
 
-REPLAY, SUM, MODEL = 0, 1, 2
+# Modes of a catch-up on the wire.
+REPLAY = 0
+SUM = 1
+MODEL = 2
 MODES = {REPLAY: How.REPLAY, SUM: How.SUM, MODEL: How.MODEL}
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The broadcasts that a client missed, as they were."""
+    """The broadcasts that a client missed.
 
-    head: Head  # at round ``since``
+    Attributes:
+        header: the target round, with the stamp of the history at round ``since``.
+        since: the round that the replay starts from.
+        broadcasts: the broadcasts as bytes.
+
+    """
+
+    header: Header
     since: int
     broadcasts: tuple[bytes, ...]
 
-    def opened(self, terms: Terms) -> Iterator[Broadcast]:
-        """The broadcasts one by one: decoding all at once could take many times their bytes."""
+    def decoded(self, terms: Terms) -> Iterator[Broadcast]:
+        """Decode the broadcasts one by one, because all together could take much memory."""
         for data in self.broadcasts:
             yield Broadcast.open(data, terms)
 
 
 @dataclass(frozen=True)
 class Sum:
-    """What a client missed, added up, and whether its last upload counted."""
+    """The sum of the broadcasts that a client missed.
 
-    head: Head  # at round ``since``
+    Attributes:
+        header: the target round, with the stamp of the history at round ``since``.
+        since: the round that the sum starts from.
+        counted: whether the client's last upload was counted.
+        stamp: the stamp of the history at the target round.
+        update: the sum of the updates.
+
+    """
+
+    header: Header
     since: int
     counted: bool
-    stamp: bytes  # of the history that it leads to
+    stamp: bytes
     update: UpdateSequence | SignCounts
 
 
 @dataclass(frozen=True)
 class Model:
-    """The whole model, and whether the client's last upload counted."""
+    """The whole model.
 
-    head: Head  # where it leads to
-    since: int  # -1 for a client that has no weights yet
+    Attributes:
+        header: the target round, with its stamp.
+        since: the client's round; -1 for a client without weights.
+        counted: whether the client's last upload was counted.
+        weights: the weights.
+        sign_counts: signs to apply to the weights, or None.
+
+    """
+
+    header: Header
+    since: int
     counted: bool
     weights: Vector
-    votes: SignCounts | None
+    sign_counts: SignCounts | None
 
 
 AnyCatchUp = Replay | Sum | Model
@@ -61,7 +89,15 @@ AnyCatchUp = Replay | Sum | Model
 
 @dataclass(frozen=True)
 class CatchUpBuilder:
-    """From which round to which a catch-up leads, and whether an upload counted on the way."""
+    """Builds the catch-ups of one client.
+
+    Attributes:
+        since: the client's round; -1 for a client without weights.
+        round: the target round.
+        counted: whether the client's upload to round ``since`` was counted.
+        terms: model and method.
+
+    """
 
     since: int
     round: int
@@ -69,82 +105,100 @@ class CatchUpBuilder:
     terms: Terms
 
     def replay(self, broadcasts: Sequence[bytes], stamp: bytes) -> bytes:
-        """By the broadcasts themselves, which say what counted."""
+        """Build a catch-up from broadcasts; ``stamp`` is of the history before the first one."""
         parts = b"".join(varint(len(data)) + data for data in broadcasts)
         return self._seal(REPLAY, parts, stamp)
 
     def replay_size(self, broadcasts: Sequence[bytes]) -> int:
-        """How long a replay would be, to a few bytes."""
+        """Estimate the size of a replay to within a few bytes."""
         return 24 + sum(len(data) + 2 for data in broadcasts)
 
     def sum(self, payload: bytes, stamp: bytes, new_stamp: bytes) -> bytes:
-        """By their sum, as ``encode_sum`` wrote it."""
+        """Build a catch-up from a sum.
+
+        Args:
+            payload: the sum, encoded by ``encode_sum``.
+            stamp: the stamp of the history at round ``since``.
+            new_stamp: the stamp of the history at the target round.
+
+        """
         return self._seal(SUM, new_stamp + payload, stamp)
 
-    def model(self, parts: tuple[Vector, SignCounts | None], new_stamp: bytes) -> bytes:
-        """By the whole model, given a replica's parts."""
-        weights, votes = parts
+    def model(self, weights: Vector, sign_counts: SignCounts | None, new_stamp: bytes) -> bytes:
+        """Build a catch-up from the weights, and signs to apply to them, of a replica."""
         payload = DenseCodec().encode(Dense(weights), self.terms.layout)
-        if votes is not None:
-            payload += SignCountsCodec().encode(votes, self.terms.layout)
+        if sign_counts is not None:
+            payload += SignCountsCodec().encode(sign_counts, self.terms.layout)
         return self._seal(MODEL, payload, new_stamp)
 
     def _seal(self, mode: int, payload: bytes, stamp: bytes) -> bytes:
+        # A replay does not need the flag: its broadcasts list the uploads that were counted.
         counted = self.counted and mode != REPLAY
         lag = varint((self.round - self.since) * 8 + 4 * counted + mode)
-        return seal(CATCH_UP, self.terms.head(stamp, self.round) + lag + payload)
+        return seal(CATCH_UP, self.terms.header(stamp, self.round) + lag + payload)
 
 
 def encode_sum(update: UpdateSequence | SignCounts, layout: Layout) -> bytes:
-    """The part of a sum that is the same for every client that missed the same rounds."""
+    """Encode the part of a sum that is the same for all clients that missed the same rounds."""
     codec = SignCountsCodec() if isinstance(update, SignCounts) else UpdateSequenceCodec()
     return codec.encode(update, layout)
 
 
-def open_for_client(data: bytes, terms: Terms) -> Broadcast | CohortNotice | AnyCatchUp:
-    """Read any message that a server sends to a client."""
-    head, reader = terms.open(data, BROADCAST, CATCH_UP, COHORT_NOTICE)
-    if head.kind == COHORT_NOTICE:
-        return CohortNotice.read(head, reader)
-    if head.kind == BROADCAST:
-        return Broadcast.read(head, reader, data, terms)
+def read_server_message(data: bytes, terms: Terms) -> Broadcast | CohortNotice | AnyCatchUp:
+    """Read any message that a server sends to a client.
+
+    Raises:
+        DecodeError: the bytes are not such a message.
+        RemoteProtocolError: the server has another layout or method.
+
+    """
+    header, reader = terms.open(data, BROADCAST, CATCH_UP, COHORT_NOTICE)
+    if header.kind == COHORT_NOTICE:
+        return CohortNotice.read(header, reader)
+    if header.kind == BROADCAST:
+        return Broadcast.read(header, reader, data, terms)
     lag, counted, mode = read_lag(reader)
-    since = head.round - lag
+    since = header.round - lag
     if since < (-1 if mode == MODEL else 0) or (counted and (mode == REPLAY or since < 0)):
         raise DecodeError(
-            f"a catch-up by {MODES[mode].value} cannot lead from round {since} to {head.round}"
+            f"a catch-up by {MODES[mode].value} cannot lead from round {since} to {header.round}"
         )
     if mode == REPLAY:
-        return Replay(head, since, _read_replay(reader, head, since, terms))
+        return Replay(header, since, _read_replay(reader, header, since, terms))
     if mode == MODEL:
         dense = DenseCodec().decode(reader.take(1 + 4 * terms.layout.size), terms.layout)
-        votes = SignCountsCodec().decode(reader.rest(), terms.layout) if reader.left else None
-        return Model(head, since, counted, dense.values, votes)
-    stamp, payload = reader.take(STAMP), reader.rest()
-    update: UpdateSequence | SignCounts = (
-        SignCountsCodec().decode(payload, terms.layout)
-        if payload[:1] == bytes([SignCountsCodec.id])
-        else UpdateSequenceCodec().decode(payload, terms.layout)
-    )
-    return Sum(head, since, counted, stamp, update)
+        sign_counts = SignCountsCodec().decode(reader.rest(), terms.layout) if reader.left else None
+        return Model(header, since, counted, dense.values, sign_counts)
+    stamp = reader.take(STAMP_BYTES)
+    return Sum(header, since, counted, stamp, _decode_sum(reader.rest(), terms.layout))
 
 
 def read_lag(reader: Reader) -> tuple[int, bool, int]:
-    """How many rounds a catch-up covers, whether an upload counted, and its mode."""
+    """Read the number of rounds of a catch-up, whether an upload was counted, and the mode."""
     lag, flags = divmod(reader.varint(), 8)
     if flags & 3 not in MODES:
         raise DecodeError(f"unknown catch-up mode {flags & 3}")
     return lag, bool(flags & 4), flags & 3
 
 
-def _read_replay(reader: Reader, head: Head, since: int, terms: Terms) -> tuple[bytes, ...]:
+def _decode_sum(payload: bytes, layout: Layout) -> UpdateSequence | SignCounts:
+    if payload[:1] == bytes([SignCountsCodec.id]):
+        return SignCountsCodec().decode(payload, layout)
+    return UpdateSequenceCodec().decode(payload, layout)
+
+
+def _read_replay(reader: Reader, header: Header, since: int, terms: Terms) -> tuple[bytes, ...]:
+    """Check every broadcast of a replay and return them as bytes."""
     if reader.left > 8 * terms.layout.size + 4096:
         raise DecodeError(f"a replay of {reader.left} bytes is longer than the model would be")
-    broadcasts, stamp = [], head.stamp
-    for expected in range(since, head.round):
+    broadcasts = []
+    stamp = header.stamp
+    for expected in range(since, header.round):
         broadcast = Broadcast.open(reader.take(reader.varint()), terms)
-        if broadcast.round != expected or broadcast.head.stamp != stamp:
-            raise DecodeError(f"replay has round {broadcast.round} in place of {expected}")
+        if broadcast.round != expected:
+            raise DecodeError(f"expected round {expected} in a replay, got {broadcast.round}")
+        if broadcast.header.stamp != stamp:
+            raise DecodeError(f"round {expected} of a replay belongs to another history")
         broadcasts.append(broadcast.data)
         stamp = broadcast.next_stamp
     reader.end()

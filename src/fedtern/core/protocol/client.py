@@ -1,4 +1,4 @@
-"""The client's half of the protocol: bytes in, events and bytes out, no I/O."""
+"""The client side of the protocol: bytes in, events and bytes out, no I/O."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fedtern.core.compressors import check_finite
 from fedtern.core.errors import LocalProtocolError, MissedRounds
 from fedtern.core.layout import Layout, Vector, own_vector, read_only
 from fedtern.core.methods import Method
-from fedtern.core.protocol.catchup import Model, Replay, Sum, open_for_client
+from fedtern.core.protocol.catchup import Model, Replay, Sum, read_server_message
 from fedtern.core.protocol.events import How, Received, Sent
 from fedtern.core.protocol.messages import Broadcast, CohortNotice
 from fedtern.core.protocol.replica import Replica
-from fedtern.core.protocol.terms import Terms, first_stamp
+from fedtern.core.protocol.terms import Terms, initial_stamp
 from fedtern.core.protocol.uplink import Uplink
 from fedtern.core.snapshot import Snapshot, pack_blobs, unpack_blobs
 from fedtern.core.updates import Update
@@ -23,14 +23,14 @@ from fedtern.core.wire import check_id
 
 
 class Client:
-    """Follows the server's weights bit for bit and uploads what it learns on top of them.
+    """Keeps an exact copy of the server's weights, and uploads the changes from training.
 
     Args:
-        client_id: the id by which the server knows this client.
+        client_id: the id of this client on the server.
         method: the same method as the server's.
         layout: the model's tensors; optional if ``weights`` are given.
-        weights: the federation's initial model. A client without it starts at round -1 and has to
-            catch up before anything else.
+        weights: the federation's initial model. A client without it starts at round -1 and must
+            catch up first.
         federation: the same name as the server's.
         seed: random seed of the methods that use one.
 
@@ -47,7 +47,7 @@ class Client:
         seed: int = 0,
     ) -> None:
         if layout is None and weights is None:
-            raise ValueError("Give the layout or the initial weights: one of them tells the size.")
+            raise ValueError("Pass the layout or the initial weights, which determine the size.")
         vector = None if weights is None else own_vector(weights, layout)
         if layout is None and vector is not None:
             layout = Layout.flat(vector.size)
@@ -58,7 +58,7 @@ class Client:
         self.round = -1 if vector is None else 0
         if vector is None:
             vector = np.zeros(layout.size, np.float32)
-        self._replica = Replica(vector, first_stamp(federation, vector))
+        self._replica = Replica(vector, initial_stamp(federation, vector))
         # A pending upload always belongs to the weights of this round.
         self._uplink = Uplink(self.client_id, self.terms, seed)
         check_finite(self._replica.weights, layout)
@@ -67,12 +67,12 @@ class Client:
     def weights(self) -> Vector:
         """The model at this client's round: a read-only view that changes with the client."""
         if self.round < 0:
-            raise LocalProtocolError("this client has no weights yet: catch up first")
+            raise LocalProtocolError("this client has no weights yet; catch up first")
         return read_only(self._replica.weights)
 
     @property
     def stamp(self) -> bytes:
-        """The stamp of the history that this client has followed."""
+        """The stamp of this client's history up to its round."""
         return self._replica.stamp
 
     @property
@@ -95,7 +95,7 @@ class Client:
         Args:
             new_weights: the weights after training from this round's weights.
             moments: for ``variance`` only: for each weight, the sum over examples (or groups of
-                them) of the square of each one's contribution to the change.
+                examples) of the squared contribution of each one to the change.
 
         Returns:
             The upload's bytes and the update in them.
@@ -103,41 +103,41 @@ class Client:
         Raises:
             LocalProtocolError: this round's upload has already been made.
             NonFiniteError: a value cannot be sent; the message names its tensor.
+            ValueError: an argument has the wrong shape, or a moment is negative or not finite.
 
         """
         self._refuse_second_upload()
-        with np.errstate(over="ignore", invalid="ignore"):  # refused later, with the tensor's name
-            new = self._fitting(new_weights, "new_weights")
+        # Values that are not finite are refused later, with the name of their tensor.
+        with np.errstate(over="ignore", invalid="ignore"):
+            new = self._to_vector(new_weights, "new_weights")
             return self.send_delta(new - self._replica.weights, moments)
 
     def send_delta(self, delta: ArrayLike, moments: ArrayLike | None = None) -> Sent:
         """Like ``send``, given the change of the weights."""
         self._refuse_second_upload()
         with np.errstate(over="ignore"):
-            own = np.array(self._fitting(delta, "delta"))  # the feedback rule may write to it
-        update, state = self._uplink.compress(own, self.round, self._checked(moments))
+            own = np.array(self._to_vector(delta, "delta"))  # the feedback rule may overwrite it
+        update, state = self._uplink.compress(own, self.round, self._check_moments(moments))
         return self._uplink.seal(update, state, self._replica.stamp, self.round)
 
     def _refuse_second_upload(self) -> None:
         if self.pending is not None:
             raise LocalProtocolError(
-                f"client {self.client_id} has made its upload of round {self.round}: send"
+                f"client {self.client_id} has already made its upload of round {self.round}; send"
                 " `pending` again, or receive the next broadcast"
             )
 
-    def _fitting(self, values: ArrayLike, name: str) -> Vector:
+    def _to_vector(self, values: ArrayLike, name: str) -> Vector:
         vector = np.asarray(values, np.float32)
         if vector.shape != self.weights.shape:
-            raise ValueError(f"{name} have shape {vector.shape}, expected {self.weights.shape}")
+            raise ValueError(f"{name} must have shape {self.weights.shape}, got {vector.shape}")
         return vector
 
-    def _checked(self, moments: ArrayLike | None) -> Vector | None:
+    def _check_moments(self, moments: ArrayLike | None) -> Vector | None:
         if moments is None:
             return None
         with np.errstate(over="ignore"):
-            vector = np.asarray(moments, np.float32)
-        if vector.shape != self.weights.shape:
-            raise ValueError(f"moments have shape {vector.shape}, expected {self.weights.shape}")
+            vector = self._to_vector(moments, "moments")
         if not ((vector >= 0) & (vector < np.inf)).all():
             raise ValueError(
                 "moments must be finite as float32 and not negative, got"
@@ -156,68 +156,72 @@ class Client:
         """Apply a message from the server: a broadcast, a catch-up or a cohort notice.
 
         Returns:
-            What happened. A message that is already known changes nothing.
+            The effect of the message. A message that is already known changes nothing.
 
         Raises:
             DecodeError: the bytes are not a message of this format.
             MissedRounds: the message starts from a later round than the client's, or cannot be
-                applied from here. Ask the server for ``catch_up(client_id, client.round)``.
+                applied to the client's round. Ask the server for
+                ``catch_up(client_id, client.round)``.
             RemoteProtocolError: the message is from another federation or history.
 
         """
-        message = open_for_client(bytes(data), self.terms)
+        message = read_server_message(bytes(data), self.terms)
         if isinstance(message, CohortNotice):
-            return self._take_notice(message)
+            return self._read_notice(message)
         if isinstance(message, Broadcast):
-            return self._follow([message], message.round, message.round + 1, How.BROADCAST)
-        leads_to = message.head.round
+            return self._apply_broadcasts(
+                [message], message.round, message.round + 1, How.BROADCAST
+            )
+        leads_to = message.header.round
         if leads_to <= self.round:
             return Received(self.round, self.round, leads_to, How.NOTHING)
         if isinstance(message, Replay):
             # Every broadcast has been read and checked before the first one is applied.
-            return self._follow(message.opened(self.terms), message.since, leads_to, How.REPLAY)
+            broadcasts = message.decoded(self.terms)
+            return self._apply_broadcasts(broadcasts, message.since, leads_to, How.REPLAY)
         if message.since != self.round:
             raise MissedRounds(
                 f"catch-up leads from round {message.since} to {leads_to}, client"
-                f" {self.client_id} is at {self.round}: ask for another",
+                f" {self.client_id} is at {self.round}; ask for another catch-up",
                 leads_to,
             )
         since = self.round
         if isinstance(message, Sum):
-            message.head.check_history(self._replica.stamp, f"client {self.client_id}")
+            message.header.check_history(self._replica.stamp, f"client {self.client_id}")
             counted = self._uplink.settle(message.counted)
             self._replica.advance(message.update, message.stamp)
             how = How.SUM
         else:
             counted = self._uplink.settle(message.counted)
-            self._become(message)
+            self._replace_model(message)
             how = How.MODEL
         self.round = leads_to
         return Received(since, leads_to, leads_to, how, counted)
 
-    def _take_notice(self, notice: CohortNotice) -> Received:
-        leads_to = notice.head.round
+    def _read_notice(self, notice: CohortNotice) -> Received:
+        leads_to = notice.header.round
         if leads_to > self.round:
             raise MissedRounds(
-                f"notice is for round {leads_to}, client {self.client_id} is at {self.round}:"
+                f"notice is for round {leads_to}, client {self.client_id} is at {self.round};"
                 " catch up first",
                 leads_to,
             )
         if leads_to < self.round:
             return Received(self.round, self.round, leads_to, How.NOTHING)
-        notice.head.check_history(self._replica.stamp, f"client {self.client_id}")
-        invited = self._invited(notice.cohort)
+        notice.header.check_history(self._replica.stamp, f"client {self.client_id}")
+        invited = self._is_invited(notice.cohort)
         return Received(
             leads_to, leads_to, leads_to, How.NOTICE, invited=invited, cohort=notice.cohort
         )
 
-    def _follow(
+    def _apply_broadcasts(
         self, broadcasts: Iterable[Broadcast], first: int, leads_to: int, how: How
     ) -> Received:
         if first > self.round or self.round < 0:
             raise MissedRounds(
                 f"message starts from round {first}, client {self.client_id} is at"
-                f" {self.round}: catch up first",
+                f" {self.round}; catch up first",
                 leads_to,
             )
         since = self.round
@@ -226,8 +230,8 @@ class Client:
         for broadcast in broadcasts:
             newest = broadcast
             if broadcast.round != self.round:
-                continue
-            broadcast.head.check_history(self._replica.stamp, f"client {self.client_id}")
+                continue  # applied before
+            broadcast.header.check_history(self._replica.stamp, f"client {self.client_id}")
             settled = self._uplink.settle(self.client_id in broadcast.counted)
             if settled is not None:
                 counted = settled
@@ -237,18 +241,18 @@ class Client:
             how = How.NOTHING
             if newest is not None and leads_to == since:
                 newest.check_followed(self._replica.stamp, f"client {self.client_id}")
-        if newest is None:  # an empty replay: the client had missed nothing
+        if newest is None:  # an empty replay: the client has missed nothing
             return Received(since, self.round, leads_to, how, counted)
-        invited = self._invited(newest.cohort)
+        invited = self._is_invited(newest.cohort)
         return Received(since, self.round, leads_to, how, counted, invited, newest.cohort)
 
-    def _invited(self, cohort: frozenset[int] | None) -> bool:
+    def _is_invited(self, cohort: frozenset[int] | None) -> bool:
         return cohort is None or self.client_id in cohort
 
-    def _become(self, model: Model) -> None:
-        self._replica = Replica(model.weights, model.head.stamp)
-        if model.votes is not None:
-            self._replica.apply(model.votes)
+    def _replace_model(self, model: Model) -> None:
+        self._replica = Replica(model.weights, model.header.stamp)
+        if model.sign_counts is not None:
+            self._replica.apply(model.sign_counts)
 
     def snapshot(self) -> Snapshot:
         """Return the whole state, for ``restore``."""
@@ -271,7 +275,7 @@ class Client:
         }
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Become the client that ``snapshot`` was taken of.
+        """Replace the whole state by that of a snapshot.
 
         Raises:
             ValueError: the snapshot is of another client, federation, model or method.
@@ -293,5 +297,5 @@ class Client:
         self._uplink = uplink
 
     def replay(self, record: bytes) -> None:
-        """Apply a message once more that was received before a restart."""
+        """Apply a message again that was received before a restart."""
         self.receive(record)

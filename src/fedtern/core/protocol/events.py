@@ -1,6 +1,6 @@
-"""What happened: the typed results of every call to a ``Server`` or a ``Client``.
+"""Events: typed results of the calls to ``Server`` and ``Client``.
 
-A caller learns everything from these records. No engine has to parse a message a second time.
+They contain all that a caller needs to know, so that no engine parses a message a second time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ class How(enum.Enum):
 
 @dataclass(frozen=True, eq=False)
 class Sent:
-    """An upload that a client has made, and the update in it."""
+    """An upload that a client has made.
+
+    Attributes:
+        round: the round of the upload.
+        data: the message.
+        update: the update in it.
+
+    """
 
     round: int
     data: bytes = field(repr=False)
@@ -33,7 +40,16 @@ class Sent:
 
 @dataclass(frozen=True, eq=False)
 class Accepted:
-    """An upload that a server has accepted for its current round."""
+    """An upload that a server has accepted.
+
+    Attributes:
+        client_id: the client that sent it.
+        round: the round of the upload.
+        num_examples: the number of examples it was trained on.
+        data: the message.
+        update: the update in it.
+
+    """
 
     client_id: int
     round: int
@@ -44,7 +60,15 @@ class Accepted:
 
 @dataclass(frozen=True)
 class CatchUp:
-    """A message that takes one client from round ``since`` to round ``round``."""
+    """A message that takes one client from an earlier round to the server's round.
+
+    Attributes:
+        since: the client's round; -1 for a client without weights.
+        round: the server's round.
+        how: the kind of the message.
+        data: the message.
+
+    """
 
     since: int
     round: int
@@ -54,15 +78,15 @@ class CatchUp:
 
 @dataclass(frozen=True)
 class Received:
-    """What a message from the server did to a client.
+    """The effect of a message from the server on a client.
 
     Attributes:
         since: the client's round before the message.
         round: the client's round after it.
         leads_to: the round that the message leads to; less than ``round`` for an old message.
         how: how the client advanced; ``How.NOTHING`` if the message was already known.
-        counted: whether the pending upload counted; None if no upload was pending or the message
-            does not settle it.
+        counted: whether the pending upload was counted; None if no upload was pending or the
+            message does not say.
         invited: whether the client may upload to round ``leads_to``; None if the message does not
             say (sums and models).
         cohort: every client that may upload to round ``leads_to``; None if all may, or if the

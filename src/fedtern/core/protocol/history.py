@@ -1,4 +1,4 @@
-"""The newest broadcasts, as many as are of use and fit into a given number of bytes."""
+"""Cache of the newest broadcasts, from which clients catch up."""
 
 from __future__ import annotations
 
@@ -15,27 +15,44 @@ from fedtern.core.protocol.terms import Terms
 from fedtern.core.updates import Signs, Update, count_entries, estimate_nbytes
 from fedtern.core.updates.sums import SignCounts, merge_updates
 
-_MOST_SUMS = 16
+_MAX_CACHED_SUMS = 16
 
 
 @dataclass
 class CachedBroadcast:
-    """A broadcast of which its update may have been forgotten: its bytes can be read again."""
+    """A broadcast in the cache.
+
+    Attributes:
+        round: the round that the broadcast ends.
+        stamp: the stamp of the history before the broadcast.
+        counted: the clients whose uploads were counted.
+        data: the message.
+        update: the decoded update; None if it was dropped to save memory.
+        update_bytes: the estimated size of the update when it was added. Updates grow with use.
+        num_entries: the number of entries that it adds to a sum. It is larger than the model if
+            the update cannot be merged with others.
+
+    """
 
     round: int
-    stamp: bytes  # of the history before it
+    stamp: bytes
     counted: frozenset[int]
     data: bytes
     update: Update | None
-    update_bytes: int  # as they were counted: updates grow as they are used
-    touches: int  # of positions; more than there are where it cannot be merged with others
+    update_bytes: int
+    num_entries: int
 
 
 class History:
-    """Broadcasts of consecutive rounds; the oldest go first.
+    """The broadcasts of consecutive rounds. The oldest are dropped first.
 
-    One half of ``limit`` is for their bytes, the other for updates that have been read. Which of
-    those are there makes no difference to what clients are sent.
+    One half of the limit is for the bytes of broadcasts, the other half for decoded updates. The
+    messages to clients do not depend on which updates are decoded.
+
+    Args:
+        limit: the maximum size in bytes.
+        terms: model and method.
+
     """
 
     def __init__(self, limit: int, terms: Terms) -> None:
@@ -43,123 +60,134 @@ class History:
             raise ValueError(f"cache_bytes must not be negative, got {limit}")
         self.limit = limit
         self.terms = terms
-        self._past: deque[CachedBroadcast] = deque()
-        self._read: deque[CachedBroadcast] = deque()  # those whose updates are there
-        self._data_bytes = self._update_bytes = self._touches = 0
-        self._sums: dict[int, bytes | None] = {}  # by the round they start from
+        self._broadcasts: deque[CachedBroadcast] = deque()
+        self._decoded: deque[CachedBroadcast] = deque()  # those that still have their update
+        self._data_bytes = 0
+        self._update_bytes = 0
+        self._num_entries = 0
+        self._sums: dict[int, bytes | None] = {}  # encoded sums by the round they start from
 
     @property
     def nbytes(self) -> int:
-        """What is held, about."""
+        """The approximate size in bytes."""
         return self._data_bytes + self._update_bytes
 
     def append(self, broadcast: Broadcast) -> None:
         """Add the broadcast of the round that has just ended."""
         self._sums = {}
-        head, update = broadcast.head, broadcast.update
-        past = CachedBroadcast(
-            head.round,
-            head.stamp,
-            broadcast.counted,
-            broadcast.data,
-            update,
-            estimate_nbytes(update),
-            self._count_touches(update),
+        update = broadcast.update
+        cached = CachedBroadcast(
+            round=broadcast.round,
+            stamp=broadcast.header.stamp,
+            counted=broadcast.counted,
+            data=broadcast.data,
+            update=update,
+            update_bytes=estimate_nbytes(update),
+            num_entries=self._count_entries(update),
         )
-        self._past.append(past)
-        self._read.append(past)
-        self._data_bytes += len(past.data)
-        self._update_bytes += past.update_bytes
-        self._touches += past.touches
+        self._broadcasts.append(cached)
+        self._decoded.append(cached)
+        self._data_bytes += len(cached.data)
+        self._update_bytes += cached.update_bytes
+        self._num_entries += cached.num_entries
         while self._update_bytes > self.limit // 2:
-            self._forget_update()
-        while self._data_bytes > self.limit // 2 or self._oldest_is_of_no_use():
-            self._forget_oldest()
+            self._drop_oldest_update()
+        while self._data_bytes > self.limit // 2 or self._oldest_is_useless():
+            self._drop_oldest()
 
-    def _count_touches(self, update: Update) -> int:
+    def _count_entries(self, update: Update) -> int:
         if isinstance(update, Signs):
-            return 0  # they are counted, however many
-        touches = count_entries(update)
-        return self.terms.layout.size + 1 if touches is None else touches
+            return 0  # any number of sign updates can be counted
+        num_entries = count_entries(update)
+        return self.terms.layout.size + 1 if num_entries is None else num_entries
 
-    def _oldest_is_of_no_use(self) -> bool:
-        """Whether from there the model is shorter than a replay, and there is no sum."""
+    def _oldest_is_useless(self) -> bool:
+        """Whether the model is shorter than a replay from the oldest round, and no sum exists."""
         size = self.terms.layout.size
-        return len(self._past) > 1 and self._data_bytes > 4 * size and self._touches > size
+        model_is_shorter = self._data_bytes > 4 * size
+        no_sum_exists = self._num_entries > size
+        return len(self._broadcasts) > 1 and model_is_shorter and no_sum_exists
 
-    def _forget_oldest(self) -> None:
-        if self._read and self._read[0] is self._past[0]:
-            self._forget_update()
-        oldest = self._past.popleft()
+    def _drop_oldest(self) -> None:
+        if self._decoded and self._decoded[0] is self._broadcasts[0]:
+            self._drop_oldest_update()
+        oldest = self._broadcasts.popleft()
         self._data_bytes -= len(oldest.data)
-        self._touches -= oldest.touches
+        self._num_entries -= oldest.num_entries
 
-    def _forget_update(self) -> None:
-        past = self._read.popleft()
-        past.update = None
-        self._update_bytes -= past.update_bytes
+    def _drop_oldest_update(self) -> None:
+        oldest = self._decoded.popleft()
+        oldest.update = None
+        self._update_bytes -= oldest.update_bytes
 
     @property
     def newest(self) -> CachedBroadcast | None:
-        """The last broadcast, if there is one and it fits."""
-        return self._past[-1] if self._past else None
+        """The last broadcast; None if there is none or it did not fit."""
+        return self._broadcasts[-1] if self._broadcasts else None
 
-    def since(self, round: int) -> list[CachedBroadcast] | None:
-        """The broadcasts from a round that has ended on; None where some of them are gone."""
-        if not self._past or round < self._past[0].round:
+    def broadcasts_since(self, round: int) -> list[CachedBroadcast] | None:
+        """Return the broadcasts from a finished round on; None if some are no longer cached."""
+        if not self._broadcasts or round < self._broadcasts[0].round:
             return None
-        # From the end, which is where most of them are asked for.
-        count = max(self._past[-1].round + 1 - round, 0)
-        return list(islice(reversed(self._past), count))[::-1]
+        # Most clients missed few rounds, so count from the end.
+        count = max(self._broadcasts[-1].round + 1 - round, 0)
+        return list(islice(reversed(self._broadcasts), count))[::-1]
 
-    def sum_of(self, missed: Sequence[CachedBroadcast], replica: Replica) -> bytes | None:
-        """The encoded sum of what ``since`` gave and led to a replica, where there is one.
+    def encoded_sum(self, missed: Sequence[CachedBroadcast], replica: Replica) -> bytes | None:
+        """Return the encoded sum of broadcasts; None if they cannot be merged.
 
-        Clients that were away equally long get the same one: it is worked out once a round.
+        Clients that missed the same rounds get the same sum. It is computed once per round.
+
+        Args:
+            missed: all broadcasts since a round, at least one.
+            replica: the replica after the last broadcast.
+
         """
         round = missed[0].round
         if round not in self._sums:
-            if len(self._sums) >= _MOST_SUMS:
+            if len(self._sums) >= _MAX_CACHED_SUMS:
                 self._sums.clear()
             merged = None
-            # More are not merged in any case: they need not be read to find that out.
-            if sum(past.touches for past in missed) <= self.terms.layout.size:
-                merged = merge_updates([self._update_of(past) for past in missed])
+            # Updates with more entries cannot be merged. Check this before decoding them.
+            if sum(cached.num_entries for cached in missed) <= self.terms.layout.size:
+                merged = merge_updates([self._update_of(cached) for cached in missed])
             if isinstance(merged, SignCounts) and merged.num_updates > replica.num_sign_updates:
-                merged = None  # some were counted on an earlier base
+                merged = None  # the replica has changed its base in between
             self._sums[round] = None if merged is None else encode_sum(merged, self.terms.layout)
         return self._sums[round]
 
-    def _update_of(self, past: CachedBroadcast) -> Update:
-        if past.update is not None:
-            return past.update
-        return Broadcast.open(past.data, self.terms).update
+    def _update_of(self, cached: CachedBroadcast) -> Update:
+        if cached.update is not None:
+            return cached.update
+        return Broadcast.open(cached.data, self.terms).update
 
-    def counted(self, client_id: int, round: int) -> bool | None:
-        """Whether a client's upload to a round counted; None where that is no longer known."""
-        first = self._past[0].round if self._past else round + 1
-        if not 0 <= first <= round < first + len(self._past):
+    def was_counted(self, client_id: int, round: int) -> bool | None:
+        """Whether a client's upload to a round was counted; None if it is no longer known."""
+        first = self._broadcasts[0].round if self._broadcasts else round + 1
+        if not 0 <= first <= round < first + len(self._broadcasts):
             return None
-        return client_id in self._past[round - first].counted
+        return client_id in self._broadcasts[round - first].counted
 
-    def lead(self, builder: CatchUpBuilder, replica: Replica) -> tuple[bytes, How]:
+    def shortest_catch_up(self, builder: CatchUpBuilder, replica: Replica) -> tuple[bytes, How]:
         """Build the shortest catch-up that leads to a replica: replay, sum or model."""
         if builder.since == builder.round:
             return builder.replay([], replica.stamp), How.REPLAY
+        missed = (self.broadcasts_since(builder.since) if builder.since >= 0 else None) or []
+        payload = self.encoded_sum(missed, replica) if missed else None
+        # Sizes to within a few bytes.
         sizes = {How.MODEL: 21 + 4 * builder.terms.layout.size}
-        missed = (self.since(builder.since) if builder.since >= 0 else None) or []
-        payload = self.sum_of(missed, replica) if missed else None
         if missed:
-            sizes[How.REPLAY] = builder.replay_size([past.data for past in missed])
+            sizes[How.REPLAY] = builder.replay_size([cached.data for cached in missed])
         if payload is not None:
             sizes[How.SUM] = 24 + len(payload)
         shortest = min(sizes, key=lambda how: sizes[how])
         if shortest == How.SUM and payload is not None:
             return builder.sum(payload, missed[0].stamp, replica.stamp), shortest
         if shortest == How.REPLAY:
-            return builder.replay([past.data for past in missed], missed[0].stamp), shortest
-        return builder.model(replica.parts(), replica.stamp), How.MODEL
+            return builder.replay([cached.data for cached in missed], missed[0].stamp), shortest
+        weights, sign_counts = replica.base_and_signs()
+        return builder.model(weights, sign_counts, replica.stamp), How.MODEL
 
-    def data(self) -> list[bytes]:
-        """Everything there is, oldest first."""
-        return [past.data for past in self._past]
+    def encoded_broadcasts(self) -> list[bytes]:
+        """Return all cached broadcasts as bytes, oldest first."""
+        return [cached.data for cached in self._broadcasts]

@@ -1,4 +1,4 @@
-"""The messages that make up a round. ``docs/format.md`` is this module in prose."""
+"""The messages of a round; ``docs/format.md`` specifies their bytes."""
 
 from __future__ import annotations
 
@@ -7,64 +7,80 @@ from dataclasses import dataclass
 from fedtern.core.codecs import NothingCodec
 from fedtern.core.envelope import BROADCAST, COHORT_NOTICE, UPLOAD, seal
 from fedtern.core.errors import DecodeError
-from fedtern.core.protocol.terms import STAMP, Head, Terms
+from fedtern.core.protocol.terms import STAMP_BYTES, Header, Terms
 from fedtern.core.updates import Update, max_magnitude
 from fedtern.core.wire import Reader, ids
 
-LARGEST_UPLOAD = 2.0**64
-"""Far above any weight, and so far below 2**100 that no client alone can get the sum there."""
+MAX_UPLOAD_MAGNITUDE = 2.0**64
+"""Far above any weight, and so far below 2**100 that no single client can make a sum reach it."""
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A client's update to the weights of one round."""
+    """A client's update of the weights of one round."""
 
-    head: Head
+    header: Header
     update: Update
 
     @staticmethod
     def seal(stamp: bytes, round: int, payload: bytes, terms: Terms) -> bytes:
-        """The message; ``payload`` is what the method's codec wrote."""
-        return seal(UPLOAD, terms.head(stamp, round) + payload)
+        """Return the message with the given payload, which the method's codec has encoded."""
+        return seal(UPLOAD, terms.header(stamp, round) + payload)
 
     @classmethod
     def open(cls, data: bytes, terms: Terms) -> Upload:
-        """Read and check everything."""
-        head, reader = terms.open(data, UPLOAD)
+        """Read an upload.
+
+        Raises:
+            DecodeError: the bytes are not an upload.
+            RemoteProtocolError: the peer has another layout or method.
+
+        """
+        header, reader = terms.open(data, UPLOAD)
         update = terms.method.up.codec.decode(reader.rest(), terms.layout)
-        if max_magnitude(update) > LARGEST_UPLOAD:
-            raise DecodeError(f"an upload's values end at 2**64, got {max_magnitude(update)}")
-        return cls(head, update)
+        magnitude = max_magnitude(update)
+        if magnitude > MAX_UPLOAD_MAGNITUDE:
+            raise DecodeError(f"the largest value of an upload is 2**64, got {magnitude}")
+        return cls(header, update)
 
 
 @dataclass(frozen=True)
 class Broadcast:
-    """The one message of a round, the same for every client."""
+    """The result of a round, the same message for every client.
 
-    head: Head
+    Attributes:
+        header: the header.
+        update: the change of the weights.
+        counted: the clients whose uploads were counted.
+        cohort: the clients that may upload in the next round; None if all may.
+        data: the message as bytes.
+
+    """
+
+    header: Header
     update: Update
-    counted: frozenset[int]  # whose uploads are in it
-    cohort: frozenset[int] | None  # who may upload in the next round; None for anybody
+    counted: frozenset[int]
+    cohort: frozenset[int] | None
     data: bytes
 
     @property
     def round(self) -> int:
-        """The round that it ends."""
-        return self.head.round
+        """The round that the broadcast ends."""
+        return self.header.round
 
     @property
     def next_stamp(self) -> bytes:
-        """The stamp of the history that ends with it."""
-        return self.data[-4:][:STAMP]
+        """The stamp of the history after this broadcast."""
+        return _stamp_after(self.data)
 
-    def check_followed(self, stamp: bytes, who: str) -> None:
-        """Raise unless the history that ends with this broadcast is the one of ``stamp``.
+    def check_followed(self, stamp: bytes, owner: str) -> None:
+        """Check that ``stamp`` is of the history that ends with this broadcast.
 
         Raises:
             RemoteProtocolError: it is another history of the same length.
 
         """
-        Head(COHORT_NOTICE, self.next_stamp, self.round + 1).check_history(stamp, who)
+        Header(COHORT_NOTICE, self.next_stamp, self.round + 1).check_history(stamp, owner)
 
     @staticmethod
     def seal(
@@ -75,64 +91,89 @@ class Broadcast:
         cohort: frozenset[int] | None,
         terms: Terms,
     ) -> bytes:
-        """The message; ``payload`` is what the method's codec wrote."""
-        chosen = _write_cohort(cohort)
-        return seal(BROADCAST, terms.head(stamp, round) + ids(counted) + chosen + payload)
+        """Return the message with the given payload, which the method's codec has encoded."""
+        clients = ids(counted) + _encode_cohort(cohort)
+        return seal(BROADCAST, terms.header(stamp, round) + clients + payload)
 
     @classmethod
     def open(cls, data: bytes, terms: Terms) -> Broadcast:
-        """Read and check everything."""
-        return cls.read(*terms.open(data, BROADCAST), data, terms)
+        """Read a broadcast.
+
+        Raises:
+            DecodeError: the bytes are not a broadcast.
+            RemoteProtocolError: the peer has another layout or method.
+
+        """
+        header, reader = terms.open(data, BROADCAST)
+        return cls.read(header, reader, data, terms)
 
     @classmethod
-    def read(cls, head: Head, reader: Reader, data: bytes, terms: Terms) -> Broadcast:
-        """Read what follows the head; ``data`` is the whole message."""
-        counted, cohort = frozenset(reader.ids()), read_cohort(reader)
+    def read(cls, header: Header, reader: Reader, data: bytes, terms: Terms) -> Broadcast:
+        """Read the bytes after the header; ``data`` is the whole message."""
+        counted = frozenset(reader.ids())
+        cohort = read_cohort(reader)
         payload = reader.rest()
         codec = NothingCodec() if payload[:1] == b"\0" else terms.method.down.codec
-        return cls(head, codec.decode(payload, terms.layout), counted, cohort, data)
+        return cls(header, codec.decode(payload, terms.layout), counted, cohort, data)
 
 
 @dataclass(frozen=True)
 class CohortNotice:
-    """Names the clients that may upload to the server's current round.
+    """Names the clients that may upload in the server's current round.
 
     A broadcast names them, too. A notice is for the first round, which no broadcast precedes, and
-    for broadcasts that are longer than a transport can carry.
+    for broadcasts that are too long for a transport.
+
+    Attributes:
+        header: the header.
+        cohort: the clients that may upload; None if all may.
+
     """
 
-    head: Head
-    cohort: frozenset[int] | None  # None if every client may upload
+    header: Header
+    cohort: frozenset[int] | None
 
     @staticmethod
     def seal(stamp: bytes, round: int, cohort: frozenset[int] | None, terms: Terms) -> bytes:
         """Return the message as bytes."""
-        return seal(COHORT_NOTICE, terms.head(stamp, round) + _write_cohort(cohort))
+        return seal(COHORT_NOTICE, terms.header(stamp, round) + _encode_cohort(cohort))
 
     @classmethod
     def open(cls, data: bytes, terms: Terms) -> CohortNotice:
-        """Read a notice, or the part of a broadcast that names the next round's cohort."""
-        head, reader = terms.open(data, COHORT_NOTICE, BROADCAST)
-        if head.kind == COHORT_NOTICE:
-            return cls.read(head, reader)
-        reader.ids()
-        return cls(Head(COHORT_NOTICE, data[-4:][:STAMP], head.round + 1), read_cohort(reader))
+        """Read a notice, or the part of a broadcast that names the next round's cohort.
+
+        Raises:
+            DecodeError: the bytes are neither a notice nor a broadcast.
+            RemoteProtocolError: the peer has another layout or method.
+
+        """
+        header, reader = terms.open(data, COHORT_NOTICE, BROADCAST)
+        if header.kind == COHORT_NOTICE:
+            return cls.read(header, reader)
+        reader.ids()  # the clients whose uploads were counted
+        next_header = Header(COHORT_NOTICE, _stamp_after(data), header.round + 1)
+        return cls(next_header, read_cohort(reader))
 
     @classmethod
-    def read(cls, head: Head, reader: Reader) -> CohortNotice:
-        """Read the body that follows the head of a notice."""
-        notice = cls(head, read_cohort(reader))
+    def read(cls, header: Header, reader: Reader) -> CohortNotice:
+        """Read the bytes after the header of a notice."""
+        notice = cls(header, read_cohort(reader))
         reader.end()
         return notice
 
 
-def _write_cohort(cohort: frozenset[int] | None) -> bytes:
+def _stamp_after(broadcast: bytes) -> bytes:
+    """Return the stamp of the history after a broadcast: the first bytes of its checksum."""
+    return broadcast[-4:][:STAMP_BYTES]
+
+
+def _encode_cohort(cohort: frozenset[int] | None) -> bytes:
     return b"\0" if cohort is None else b"\1" + ids(cohort)
 
 
 def read_cohort(reader: Reader) -> frozenset[int] | None:
-    """Who may upload; None for anybody."""
-    chosen = reader.byte()
-    if chosen > 1:
-        raise DecodeError(f"expected 0 or 1 before the cohort, got {chosen}")
-    return frozenset(reader.ids()) if chosen else None
+    """Read the clients that may upload; None if all may."""
+    flag = reader.byte()
+    if flag > 1:
+        raise DecodeError(f"expected 0 or 1 before the cohort, got {flag}")
+    return frozenset(reader.ids()) if flag else None

@@ -1,4 +1,4 @@
-"""A model's weights as a fold over the broadcasts."""
+"""Replicas: weights that result from applying broadcasts in order."""
 
 from __future__ import annotations
 
@@ -16,84 +16,93 @@ from fedtern.core.updates.sums import MAX_UPDATES, SignCounts
 
 
 @dataclass
-class _Votes:
-    """Signs counted since the weights were last changed by anything else."""
+class _CountedSigns:
+    """The sign updates since the last update of another kind."""
 
-    base: Vector
+    base: Vector  # the weights before these updates
     num_updates: int
     counts: NDArray[np.int32]
     step: float
 
 
 class Replica:
-    """Weights that end up with the same bits wherever the same updates are applied.
+    """Weights that have the same bits wherever the same updates are applied.
 
-    Sign updates are counted and the weights computed from the counts, so that a sum of signs
-    does what the signs would have done one by one.
+    Sign updates are counted, and the weights are computed from the counts. So a sum of signs gives
+    the same bits as the signs one by one.
+
+    Args:
+        weights: the weights, which the replica changes in place.
+        stamp: the stamp of the history up to here.
+
     """
 
     def __init__(self, weights: Vector, stamp: bytes = bytes(3)) -> None:
         self.weights = weights
-        self.stamp = stamp  # of the history that led here
-        self._votes: _Votes | None = None
+        self.stamp = stamp
+        self._signs: _CountedSigns | None = None
 
     def apply(self, update: Update) -> None:
-        """Advance by an update, or by several at once where it is a sum of them."""
+        """Apply an update, or a sum of updates."""
         if isinstance(update, Signs):
             counts = np.where(update.positive, np.int32(1), np.int32(-1))
-            self._vote(SignCounts(update.size, 1, counts, update.step))
+            self._add_signs(SignCounts(update.size, 1, counts, update.step))
         elif isinstance(update, SignCounts):
-            self._vote(update)
+            self._add_signs(update)
         elif not is_empty(update):
-            self._votes = None
+            self._signs = None
             update.add_to(self.weights)
 
     def advance(self, update: Update, stamp: bytes) -> None:
-        """Apply an update that leads to the history of this stamp."""
+        """Apply an update; ``stamp`` is of the history after it."""
         self.apply(update)
         self.stamp = stamp
 
-    def parts(self) -> tuple[Vector, SignCounts | None]:
-        """What a new replica starts from, and then applies, to equal this one for ever."""
-        if self._votes is None:
+    def base_and_signs(self) -> tuple[Vector, SignCounts | None]:
+        """Return weights and counted signs from which an equal replica can be built.
+
+        A new replica with these weights, after applying the signs, stays equal to this one.
+        """
+        if self._signs is None:
             return self.weights, None
-        votes = self._votes
-        return votes.base, SignCounts(votes.base.size, votes.num_updates, votes.counts, votes.step)
+        signs = self._signs
+        return signs.base, SignCounts(signs.base.size, signs.num_updates, signs.counts, signs.step)
 
     @property
     def num_sign_updates(self) -> int:
-        """How many sign updates have been counted on the present base."""
-        return 0 if self._votes is None else self._votes.num_updates
+        """The number of sign updates counted since the last update of another kind."""
+        return 0 if self._signs is None else self._signs.num_updates
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Copies of the parts by name, for a snapshot."""
-        weights, votes = self.parts()
+        """Return copies of the state as named arrays, for a snapshot."""
+        weights, signs = self.base_and_signs()
         arrays: dict[str, NDArray[Any]] = {
             "weights": weights.copy(),
             "stamp": np.frombuffer(self.stamp, np.uint8),
         }
-        if votes is None:
-            return arrays
-        turns, step = np.array([votes.num_updates], np.int64), np.array([votes.step], np.float32)
-        counts = votes.counts.copy()
-        return {**arrays, "votes.counts": counts, "votes.turns": turns, "votes.step": step}
+        if signs is not None:
+            arrays["votes.counts"] = signs.counts.copy()
+            arrays["votes.turns"] = np.array([signs.num_updates], np.int64)
+            arrays["votes.step"] = np.array([signs.step], np.float32)
+        return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Replica:
         """Undo ``to_arrays``."""
         replica = cls(arrays["weights"].copy(), arrays["stamp"].tobytes())
         if "votes.counts" in arrays:
-            counts, step = arrays["votes.counts"], float(arrays["votes.step"][0])
-            turns = int(arrays["votes.turns"][0])
-            replica.apply(SignCounts(counts.size, turns, counts, step))
+            counts = arrays["votes.counts"]
+            num_updates = int(arrays["votes.turns"][0])
+            step = float(arrays["votes.step"][0])
+            replica.apply(SignCounts(counts.size, num_updates, counts, step))
         return replica
 
-    def _vote(self, change: SignCounts) -> None:
-        votes = self._votes
-        full = self.num_sign_updates + change.num_updates > MAX_UPDATES
-        if votes is None or votes.step != change.step or full:
-            votes = _Votes(self.weights.copy(), 0, np.zeros_like(change.counts), change.step)
-        votes.num_updates += change.num_updates
-        votes.counts += change.counts
-        self._votes = votes
-        apply_sign_counts(self.weights, votes.base, votes.counts, np.float64(votes.step))
+    def _add_signs(self, change: SignCounts) -> None:
+        signs = self._signs
+        is_full = self.num_sign_updates + change.num_updates > MAX_UPDATES
+        if signs is None or signs.step != change.step or is_full:
+            signs = _CountedSigns(self.weights.copy(), 0, np.zeros_like(change.counts), change.step)
+        signs.num_updates += change.num_updates
+        signs.counts += change.counts
+        self._signs = signs
+        apply_sign_counts(self.weights, signs.base, signs.counts, np.float64(signs.step))

@@ -1,4 +1,4 @@
-"""Random numbers for the few methods that want any."""
+"""Deterministic random generators for the methods that need one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, cast
 import numpy as np
 
 
-class _Later:
-    """A generator that is made when it is asked for its first number.
+class _LazyGenerator:
+    """A generator that is seeded on first use.
 
-    Seeding one takes as long as compressing a small model's update, and most methods leave nothing
-    to chance.
+    Seeding takes as long as compressing the update of a small model, and most methods use no random
+    numbers.
     """
 
     def __init__(self, key: tuple[int, ...]) -> None:
@@ -28,17 +28,22 @@ class _Later:
 
 
 def check_seed(seed: int) -> int:
-    """The seed as a plain number; what cannot seed anything is refused before it has to."""
+    """Return a seed as a Python int.
+
+    Raises:
+        ValueError: the seed is negative.
+
+    """
     if (number := operator.index(seed)) < 0:
         raise ValueError(f"seed must not be negative, got {number}")
     return number
 
 
 def seeded_rng(*key: int) -> np.random.Generator:
-    """Deterministic generator for a key.
+    """Return a deterministic generator for a key.
 
     >>> expected = np.random.default_rng([3, 1]).integers(100)
     >>> bool(seeded_rng(3, 1).integers(100) == expected)
     True
     """
-    return cast(np.random.Generator, _Later(key))
+    return cast(np.random.Generator, _LazyGenerator(key))

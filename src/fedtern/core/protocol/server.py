@@ -1,4 +1,4 @@
-"""The server's half of the protocol: bytes in, events and bytes out, no I/O."""
+"""The server side of the protocol: bytes in, events and bytes out, no I/O."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedtern.core.protocol.history import History
 from fedtern.core.protocol.messages import Broadcast, Upload
 from fedtern.core.protocol.replica import Replica
 from fedtern.core.protocol.seeded_rng import check_seed, seeded_rng
-from fedtern.core.protocol.terms import Head, Terms, first_stamp
+from fedtern.core.protocol.terms import Header, Terms, initial_stamp
 from fedtern.core.snapshot import Snapshot, pack_blobs, unpack_blobs
 from fedtern.core.updates import Sparse
 from fedtern.core.wire import Reader, check_id
@@ -66,12 +66,13 @@ class Server:
         self.seed = check_seed(seed)
         self.round = 0
         self.cohort = None if cohort is None else frozenset(map(check_id, cohort))
-        self._replica = Replica(vector, first_stamp(federation, vector))
+        self._replica = Replica(vector, initial_stamp(federation, vector))
         self._feedback: State = EMPTY
         self._uploads: dict[int, Accepted] = {}
-        self._last_counted: dict[int, int] = {}  # client -> round
-        default = 16 * vector.size + (1 << 20)
-        self._history = History(default if cache_bytes is None else cache_bytes, self.terms)
+        self._last_counted: dict[int, int] = {}  # the last round that counted each client
+        if cache_bytes is None:
+            cache_bytes = 16 * vector.size + (1 << 20)
+        self._history = History(cache_bytes, self.terms)
 
     @property
     def weights(self) -> Vector:
@@ -80,7 +81,7 @@ class Server:
 
     @property
     def stamp(self) -> bytes:
-        """The stamp of the history so far."""
+        """The stamp of the history up to this round."""
         return self._replica.stamp
 
     @property
@@ -105,16 +106,16 @@ class Server:
             The accepted upload and the update in it.
 
         Raises:
-            DuplicateUpload: this very upload has already been accepted.
+            DuplicateUpload: the same upload has already been accepted.
             LateUpload: the upload's round is over.
-            RemoteProtocolError: any other reason not to accept it.
+            RemoteProtocolError: the upload is refused for any other reason.
 
         """
         client_id = check_id(client_id)
         data = bytes(data)
         try:
             upload = Upload.open(data, self.terms)
-            self._admit(client_id, upload.head, data)
+            self._check_upload(client_id, upload.header, data)
         except (DecodeError, RemoteProtocolError) as error:
             kind = type(error) if isinstance(error, RemoteProtocolError) else RemoteProtocolError
             raise kind(f"client {client_id}: {error}") from error
@@ -127,20 +128,27 @@ class Server:
         self._uploads[client_id] = accepted
         return accepted
 
-    def _admit(self, client_id: int, head: Head, data: bytes) -> None:
-        if head.round != self.round:
-            kind = LateUpload if head.round < self.round else RemoteProtocolError
-            raise kind(f"upload is for round {head.round}, the server is at {self.round}")
+    def _check_upload(self, client_id: int, header: Header, data: bytes) -> None:
+        if header.round != self.round:
+            kind = LateUpload if header.round < self.round else RemoteProtocolError
+            raise kind(f"upload is for round {header.round}, the server is at {self.round}")
         if (accepted := self._uploads.get(client_id)) is not None:
             if accepted.data != data:
-                raise RemoteProtocolError(f"another upload of round {head.round} was accepted")
-            raise DuplicateUpload(f"this upload of round {head.round} has already been accepted")
-        head.check_history(self._replica.stamp, "the server")
+                raise RemoteProtocolError(f"another upload of round {header.round} was accepted")
+            raise DuplicateUpload(f"this upload of round {header.round} has already been accepted")
+        header.check_history(self._replica.stamp, "the server")
         if self.cohort is not None and client_id not in self.cohort:
             raise RemoteProtocolError(f"not in the cohort of round {self.round}")
 
     def discard(self, client_id: int) -> None:
-        """Drop an accepted upload of this round; the broadcast tells its client."""
+        """Drop an accepted upload of this round.
+
+        The client learns from the broadcast that its upload was not counted.
+
+        Raises:
+            LocalProtocolError: the client has no accepted upload.
+
+        """
         if self._uploads.pop(client_id, None) is None:
             raise LocalProtocolError(f"client {client_id} has no upload in round {self.round}")
 
@@ -166,19 +174,20 @@ class Server:
             payload = down.codec.encode(update, layout)
         stamp = self._replica.stamp
         data = Broadcast.seal(stamp, self.round, payload, self.uploaded, cohort, self.terms)
-        # The server, too, applies the update that it decodes from the bytes.
+        # The server applies the update that it decodes from the bytes, like every client.
         broadcast = Broadcast.open(data, self.terms)
-        self._commit(broadcast, state)
+        self._advance(broadcast, state)
         return broadcast
 
     def _combine(self, counted: frozenset[int]) -> Vector:
-        # In the order of client ids: the sum's bits must not depend on the order of arrival.
-        accepted = [self._uploads[client_id] for client_id in sorted(counted)]
-        return self.terms.method.aggregate.combine(
-            [a.update for a in accepted], [a.num_examples for a in accepted]
-        )
+        # Sorted by client id, because the sum's rounding must not depend on the order of arrival.
+        uploads = [self._uploads[client_id] for client_id in sorted(counted)]
+        updates = [upload.update for upload in uploads]
+        examples = [upload.num_examples for upload in uploads]
+        return self.terms.method.aggregate.combine(updates, examples)
 
-    def _commit(self, broadcast: Broadcast, state: State) -> None:
+    def _advance(self, broadcast: Broadcast, state: State) -> None:
+        """Apply a broadcast and start the next round."""
         self._feedback = state
         self._replica.advance(broadcast.update, broadcast.next_stamp)
         self._last_counted.update(dict.fromkeys(broadcast.counted, self.round))
@@ -188,13 +197,14 @@ class Server:
         self.round += 1
 
     def newest_broadcast(self, since: int) -> bytes | None:
-        """Return the last broadcast if it is all that a client at ``since`` has missed."""
+        """Return the last broadcast if a client at round ``since`` has missed only that one."""
         newest = self._history.newest
         return newest.data if newest is not None and since == newest.round else None
 
     def download(self, client_id: int, since: int) -> CatchUp:
-        """Like ``catch_up``, but the bare broadcast where a client has missed only that."""
-        if (data := self.newest_broadcast(since)) is not None:
+        """Like ``catch_up``, but return the plain broadcast if the client missed only one."""
+        data = self.newest_broadcast(since)
+        if data is not None:
             return CatchUp(since, self.round, How.BROADCAST, data)
         return self.catch_up(client_id, since)
 
@@ -215,17 +225,19 @@ class Server:
                 f"client {client_id}: asks to catch up from round {since},"
                 f" the server is at {self.round}"
             )
-        known = self._history.counted(client_id, since)
-        # A round that is no longer cached: if a later upload counted, this one has been settled.
-        later = since >= 0 and self._last_counted.get(client_id, -1) >= since
-        builder = CatchUpBuilder(since, self.round, later if known is None else known, self.terms)
-        data, how = self._history.lead(builder, self._replica)
+        counted = self._history.was_counted(client_id, since)
+        if counted is None:
+            # The round is no longer cached. If a later upload was counted, the client has already
+            # learnt about this one.
+            counted = since >= 0 and self._last_counted.get(client_id, -1) >= since
+        builder = CatchUpBuilder(since, self.round, counted, self.terms)
+        data, how = self._history.shortest_catch_up(builder, self._replica)
         return CatchUp(since, self.round, how, data)
 
     def snapshot(self) -> Snapshot:
         """Return the whole state, for ``restore``."""
         uploads = [records.upload_record(upload) for upload in self._uploads.values()]
-        blobs = {"history": self._history.data(), "uploads": uploads}
+        blobs = {"history": self._history.encoded_broadcasts(), "uploads": uploads}
         arrays = {
             **self._replica.to_arrays(),
             **{f"feedback.{name}": vector for name, vector in self._feedback.items()},
@@ -247,7 +259,7 @@ class Server:
         }
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Become the server that ``snapshot`` was taken of.
+        """Replace the whole state by that of a snapshot.
 
         Raises:
             ValueError: the snapshot is of another federation, model or method.
@@ -274,7 +286,12 @@ class Server:
             self.replay(record)
 
     def replay(self, record: bytes) -> None:
-        """Repeat a change that a store has recorded."""
+        """Repeat a change from the record that a store has kept.
+
+        Raises:
+            LocalProtocolError: the record does not fit this state.
+
+        """
         tag = record[:1]
         reader = Reader(record[1:])
         if tag == records.UPLOAD:
@@ -284,19 +301,20 @@ class Server:
         elif tag == records.DISCARD:
             self.discard(reader.varint())
         elif tag == records.BROADCAST:
-            self._finish_again(Broadcast.open(reader.rest(), self.terms))
+            self._replay_broadcast(Broadcast.open(reader.rest(), self.terms))
         else:
             raise LocalProtocolError(f"unknown record {tag!r}")
 
-    def _finish_again(self, broadcast: Broadcast) -> None:
+    def _replay_broadcast(self, broadcast: Broadcast) -> None:
         if broadcast.round != self.round or broadcast.counted != self.uploaded:
             raise LocalProtocolError(
-                f"record of round {broadcast.round} with {sorted(broadcast.counted)}, the server is"
-                f" at {self.round} with {sorted(self.uploaded)}"
+                f"the record is of round {broadcast.round} with uploads of"
+                f" {sorted(broadcast.counted)}, the server is at round {self.round} with uploads of"
+                f" {sorted(self.uploaded)}"
             )
-        broadcast.head.check_history(self._replica.stamp, "the server")
+        broadcast.header.check_history(self._replica.stamp, "the server")
         state = self._feedback
         if broadcast.counted:
             delta = self._combine(broadcast.counted)
             state = self.terms.method.down.feedback.follow(delta, state, broadcast.update)
-        self._commit(broadcast, state)
+        self._advance(broadcast, state)

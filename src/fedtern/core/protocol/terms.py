@@ -1,4 +1,4 @@
-"""What the two sides of a federation have to agree on before they understand each other."""
+"""Terms: the model and the method that both sides of a federation must agree on."""
 
 from __future__ import annotations
 
@@ -14,74 +14,104 @@ from fedtern.core.layout import Layout, Vector
 from fedtern.core.methods import Method
 from fedtern.core.wire import Reader, floats, u32
 
-STAMP = 3  # bytes
+STAMP_BYTES = 3
 
 
 @dataclass(frozen=True)
-class Head:
-    """Where a message belongs: the round it starts from, and the history that led there.
+class Header:
+    """The header of a message: the round it starts from, and the stamp of its history.
 
-    The stamp of a history is the checksum of its last broadcast, which itself carries the stamp
-    before it; at round 0 it is that of the initial weights and the federation's name.
+    A stamp identifies the history of a federation up to a round. It is a part of the checksum of
+    the last broadcast, which itself contains the previous stamp. At round 0, it is a checksum of
+    the federation's name and the initial weights.
     """
 
     kind: int
     stamp: bytes
     round: int
 
-    def check_history(self, stamp: bytes, who: str) -> None:
-        """Refuse a message from another history of the same round."""
+    def check_history(self, stamp: bytes, owner: str) -> None:
+        """Check that the message belongs to the history of ``stamp``.
+
+        Args:
+            stamp: the stamp of the reader's history at the message's round.
+            owner: who has this history, for the error message.
+
+        Raises:
+            RemoteProtocolError: the message belongs to another history.
+
+        """
         if self.stamp != stamp:
             raise RemoteProtocolError(
-                f"the message's history at round {self.round} is {self.stamp.hex()}, {who} has"
-                f" {stamp.hex()}: it is another federation, other initial weights, or one of the"
-                " two went back to an old state; a new client, without weights, can join again"
+                f"the message's history at round {self.round} is {self.stamp.hex()}, {owner} has"
+                f" {stamp.hex()}: it belongs to another federation or to other initial weights, or"
+                " one side was restored from an old state; a new client without weights can join"
             )
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What both sides must agree on: model and method."""
+    """The model's layout and the method, which both sides must agree on."""
 
     layout: Layout
     method: Method
 
     @cached_property
     def digest(self) -> bytes:
-        """Six bytes at the head of each message."""
+        """Six bytes at the start of each message's header."""
         return self.layout.digest + self.method.digest
 
     @cached_property
-    def restricting(self) -> SubspaceCompressor | None:
-        """The upward compressor, if clients can train in what it sends; few can."""
-        # Kept, because asking a protocol takes longer than many a step.
+    def subspace_compressor(self) -> SubspaceCompressor | None:
+        """The compressor of uploads, if it sends a subspace in which clients can train."""
+        # Cached, because ``isinstance`` with a protocol takes longer than a step of a small model.
         compressor = getattr(self.method.up.feedback, "compressor", None)
         return compressor if isinstance(compressor, SubspaceCompressor) else None
 
-    def head(self, stamp: bytes, round: int) -> bytes:
-        """What the body of each message begins with."""
+    def header(self, stamp: bytes, round: int) -> bytes:
+        """Encode the header of a message."""
         return self.digest + stamp + u32(round)
 
-    def open(self, data: bytes, *kinds: int) -> tuple[Head, Reader]:
-        """Unseal a message of one of these kinds, sent under these terms."""
+    def open(self, data: bytes, *kinds: int) -> tuple[Header, Reader]:
+        """Check the envelope and the header of a message.
+
+        Args:
+            data: the message.
+            kinds: the kinds of messages to accept.
+
+        Returns:
+            The header, and a reader of the bytes after it.
+
+        Raises:
+            DecodeError: the message is damaged or of another kind.
+            RemoteProtocolError: the peer has another layout or method.
+
+        """
         kind, reader = unseal(data)
         if kind not in kinds:
             raise DecodeError(f"expected a message of kind {kinds}, got {kind}")
-        theirs = reader.take(6)
-        if theirs != self.digest:
-            self._disagree(theirs)
-        return Head(kind, reader.take(STAMP), reader.u32()), reader
+        peer_digest = reader.take(6)
+        if peer_digest != self.digest:
+            self._report_difference(peer_digest)
+        return Header(kind, reader.take(STAMP_BYTES), reader.u32()), reader
 
-    def _disagree(self, theirs: bytes) -> NoReturn:
-        layout = f"{len(self.layout.names)} tensors, {self.layout.size} parameters"
-        what, part, ours = ("layout", slice(0, 3), layout)
-        if theirs[part] == self.digest[part]:
-            what, part, ours = ("method", slice(3, 6), self.method.spec.to_text())
+    def _report_difference(self, peer_digest: bytes) -> NoReturn:
+        if peer_digest[:3] != self.layout.digest:
+            name = "layout"
+            theirs = peer_digest[:3]
+            ours = self.layout.digest
+            details = f"{len(self.layout.names)} tensors, {self.layout.size} parameters"
+        else:
+            name = "method"
+            theirs = peer_digest[3:]
+            ours = self.method.digest
+            details = self.method.spec.to_text()
         raise RemoteProtocolError(
-            f"the peer's {what} is {theirs[part].hex()}, ours is {self.digest[part].hex()} ({ours})"
+            f"the peer's {name} is {theirs.hex()}, ours is {ours.hex()} ({details});"
+            " use the same model and method on both sides"
         )
 
 
-def first_stamp(federation: str, weights: Vector) -> bytes:
-    """The stamp of a federation that has only begun."""
-    return u32(zlib.crc32(floats(weights), zlib.crc32(federation.encode())))[:STAMP]
+def initial_stamp(federation: str, weights: Vector) -> bytes:
+    """Return the stamp of a federation at round 0."""
+    return u32(zlib.crc32(floats(weights), zlib.crc32(federation.encode())))[:STAMP_BYTES]

@@ -10,14 +10,14 @@ from fedtern.core.errors import NonFiniteError
 from fedtern.core.feedback import EMPTY, State
 from fedtern.core.layout import Vector
 from fedtern.core.protocol.events import Sent
-from fedtern.core.protocol.messages import LARGEST_UPLOAD, Upload
+from fedtern.core.protocol.messages import MAX_UPLOAD_MAGNITUDE, Upload
 from fedtern.core.protocol.seeded_rng import check_seed, seeded_rng
 from fedtern.core.protocol.terms import Terms
 from fedtern.core.updates import Update, max_magnitude
 
 
 class Uplink:
-    """Turns deltas into uploads, and takes an upload back that did not count.
+    """Turns deltas into uploads, and takes back uploads that did not count.
 
     Args:
         client_id: the client's id.
@@ -45,10 +45,10 @@ class Uplink:
     def compress(
         self, delta: Vector, round: int, moments: Vector | None = None
     ) -> tuple[Update, State]:
-        """Compress a delta without committing to the result.
+        """Compress a delta without changing the state of the link.
 
         Args:
-            delta: the change of the weights; this function takes it over and may write to it.
+            delta: the change of the weights; this function may overwrite it.
             round: the client's round.
             moments: second moments of the delta, for ``variance`` only.
 
@@ -64,7 +64,7 @@ class Uplink:
             delta, self.state, self.terms.layout, self._rng(round), moments
         )
         magnitude = max_magnitude(update)
-        if not magnitude <= LARGEST_UPLOAD:  # also if it is NaN
+        if not magnitude <= MAX_UPLOAD_MAGNITUDE:  # true for NaN, too
             raise NonFiniteError(
                 f"an update of magnitude {magnitude} cannot be sent, the limit is 2**64; lower the"
                 " learning rate or clip the update"
@@ -74,9 +74,10 @@ class Uplink:
     def restriction(self, round: int) -> Callable[[Vector], None] | None:
         """Return a function that projects a gradient, in place, onto this round's subspace.
 
-        None for the methods whose uploads can hold any change, which are most of them.
+        None for most methods, whose uploads can hold any change.
         """
-        if (compressor := self.terms.restricting) is None:
+        compressor = self.terms.subspace_compressor
+        if compressor is None:
             return None
         layout = self.terms.layout
         return lambda gradient: compressor.restrict(gradient, layout, self._rng(round))
@@ -85,7 +86,15 @@ class Uplink:
         return seeded_rng(self.seed, 1, self.client_id, round)
 
     def seal(self, update: Update, state: State, stamp: bytes, round: int) -> Sent:
-        """Encode an update as the pending upload and commit to the feedback state after it."""
+        """Encode an update as the pending upload, and store the feedback state after it.
+
+        Args:
+            update: the update that ``compress`` returned.
+            state: the feedback state that ``compress`` returned.
+            stamp: the stamp of the client's history.
+            round: the client's round.
+
+        """
         payload = self.terms.method.up.codec.encode(update, self.terms.layout)
         data = Upload.seal(stamp, round, payload, self.terms)
         self.state = state
@@ -97,14 +106,15 @@ class Uplink:
         return None if self.pending is None else Upload.open(self.pending, self.terms).update
 
     def settle(self, counted: bool) -> bool | None:
-        """Drop the pending upload if it counted, else put its update back into the residual.
+        """Drop the pending upload. If it was not counted, add its update to the residual.
 
         Returns:
             ``counted``, or None if no upload was pending.
 
         """
-        if (update := None if counted else self.pending_update()) is not None:
+        update = None if counted else self.pending_update()
+        if update is not None:
             self.state = self.terms.method.up.feedback.give_back(self.state, update)
-        had_upload = self.pending is not None
+        was_pending = self.pending is not None
         self.pending = None
-        return counted if had_upload else None
+        return counted if was_pending else None

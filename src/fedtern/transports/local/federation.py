@@ -13,7 +13,7 @@ import numpy as np
 from fedtern.core.analytic import bits
 from fedtern.core.methods import Method
 from fedtern.core.protocol import Client, Server, Uplink
-from fedtern.core.protocol.catchup import open_for_client
+from fedtern.core.protocol.catchup import read_server_message
 from fedtern.core.snapshot import Snapshot
 from fedtern.core.updates import count_entries
 from fedtern.data import Split
@@ -177,7 +177,7 @@ class Federation:
         with self.meter.phase("encode"):
             catch_up = self.server.download(i, since)
         with self.meter.phase("decode"):
-            open_for_client(catch_up.data, self.server.terms)
+            read_server_message(catch_up.data, self.server.terms)
         return len(catch_up.data)
 
     def _training_session(self, i: int, vectors: Vectors) -> ClientSession:
