@@ -98,7 +98,7 @@ def measure(tasks: dict[str, Task], repeats: int) -> dict[str, float]:
             prepare()
             begin = time.perf_counter()
             run()
-            if turn >= warmup:  # the first repeats compile and warm the caches
+            if turn >= warmup:  # the first repeats warm the caches
                 seconds[name].append(time.perf_counter() - begin)
     return {name: statistics.median(times) for name, times in seconds.items()}
 

@@ -47,7 +47,7 @@ def compare(name: str, options: Options) -> Row:
     mine = []
     theirs = []
     with closing(federate(task, dataset, stc(), Environment(), sgd, seed=0)) as federation:
-        for _ in range(3):  # compile and warm up
+        for _ in range(3):  # warm up
             federation.step()
         for turn in range(2 if options.quick else 3):
             if turn:

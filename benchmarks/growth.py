@@ -113,7 +113,7 @@ def _by_clients(quick: bool) -> Rows:
     playing = []
     rounds = 20 if quick else 200
     counts = (10, 100, 1000) if quick else (10, 100, 1000, 10_000, 100_000)
-    for clients in (10, *counts):  # the first entry only loads and compiles
+    for clients in (10, *counts):  # the first entry only warms up
         dataset = tasks.noise("mnist", max(clients, 1000))
         environment = Environment(clients=clients, participation=10 / clients, split="iid")
         begin = time.perf_counter()

@@ -20,7 +20,7 @@ from traffic import vgg11s
 
 
 def measure(name: str, layout: Layout, rounds: int) -> dict[str, float | str | int]:
-    """Medians over all rounds but the first two, which compile and warm up."""
+    """Medians over all rounds but the first two, which warm up."""
     method = METHODS[name]()
     rng = np.random.default_rng(0)
     up = method.up
