@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -193,11 +194,12 @@ def descendants(pid: int) -> list[int]:
 
 
 def free_port() -> int:
-    """Return an unused port."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """Return an unused port below those that the kernel gives to outgoing connections."""
+    while True:
+        port = random.SystemRandom().randrange(20000, 32000)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def answers(port: int) -> bool:
