@@ -1,5 +1,32 @@
-"""Modules that pytest cannot collect without an optional dependency."""
+"""Settings for every test, those in docstrings and in pages included."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from importlib.util import find_spec
+from unittest.mock import patch
 
+import pytest
+
+# Modules that pytest cannot import without an optional dependency.
 collect_ignore = [] if find_spec("flwr") else ["src/fedtern/transports/flower"]
+
+_REGISTRIES = (
+    ("fedtern.core.methods", "METHODS"),
+    ("fedtern.data.hyperparameters", "TASK_DEFAULTS"),
+    ("fedtern.training.tasks", "TASKS"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _restore_global_state() -> Iterator[None]:
+    """Undo what a test registers, and its number of torch threads: tests run in any order."""
+    torch = sys.modules.get("torch")
+    threads = torch.get_num_threads() if torch else None
+    with ExitStack() as stack:
+        for module, name in _REGISTRIES:
+            if module in sys.modules:
+                stack.enter_context(patch.dict(f"{module}.{name}"))
+        yield
+    if torch and torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -16,12 +15,6 @@ from fedtern.data import DATASETS, Dataset
 from fedtern.data.hyperparameters import TASK_DEFAULTS
 from fedtern.runs import Experiment
 from fedtern.training import TASKS, Batches, CropFlip, Task, get_task, register_task
-
-
-@pytest.fixture
-def restored_tasks():
-    with patch.dict(TASKS), patch.dict(TASK_DEFAULTS):
-        yield
 
 
 def accuracy_after(name, iterations, batch_size, data_dir=None):
@@ -90,7 +83,7 @@ def test_logistic_regression_reaches_92_percent_on_mnist(real_data):
     assert accuracy_after("logistic-mnist", 2_500, 200, real_data) >= 0.92
 
 
-def test_a_registered_task_is_available_by_its_name(restored_tasks):
+def test_a_registered_task_is_available_by_its_name():
     rows = np.eye(4, dtype=np.float32)
     data = Dataset("eye", rows, np.arange(4) % 2, rows, np.arange(4) % 2, num_classes=2)
     mine = register_task(Task("mine", data, lambda: nn.Linear(4, 2), 0.1, iterations=10))
@@ -101,7 +94,7 @@ def test_a_registered_task_is_available_by_its_name(restored_tasks):
     assert register_task(mine, replace=True) is mine
 
 
-def test_experiments_of_a_registered_task_use_its_defaults(restored_tasks):
+def test_experiments_of_a_registered_task_use_its_defaults():
     rows = np.eye(4, dtype=np.float32)
     data = Dataset("eye", rows, np.arange(4) % 2, rows, np.arange(4) % 2, num_classes=2)
     register_task(Task("mine", data, lambda: nn.Linear(4, 2), 0.3, iterations=10, momentum=0.5))
