@@ -100,7 +100,8 @@ def test_only_nodes_with_a_registered_key_and_the_right_authority_connect(tmp_pa
         here.wait("the end", lambda: run.poll() is not None, 300)
         log = here.said("run")
         exit_codes = [here.running[f"supernode-{n}"].poll() for n in (1, 2)]
-        untrusting, unknown = here.said("supernode-1"), here.said("supernode-2")
+        untrusting = here.said("supernode-1")
+        unknown = here.said("supernode-2")
         nodes = json.loads(here.flwr("supernode", "list", "here", "--format", "json"))
 
     assert metrics_of(log, "uploads-counted") == [1, 1]

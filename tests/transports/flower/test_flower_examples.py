@@ -24,7 +24,8 @@ def run(name: str, *arguments: str) -> str:
 
 
 def test_compressed_example_changes_one_line_per_app_and_imports():
-    plain, compressed = EXAMPLES / "plain", EXAMPLES / "compressed"
+    plain = EXAMPLES / "plain"
+    compressed = EXAMPLES / "compressed"
     changed = []
     for path in sorted(plain.rglob("*.py")):
         other = compressed / path.relative_to(plain)

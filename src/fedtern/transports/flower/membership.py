@@ -13,6 +13,7 @@ from fedtern.transports.flower.client_state import ClientState
 from fedtern.transports.flower.federation_spec import FederationSpec
 
 _NOTE = "membership"
+_SPEC = "charter"  # key in the file; nodes have files with this name
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Membership:
         try:
             values = json.loads(text)
             number = values["client"]
-            spec = FederationSpec.from_json(values["charter"])
+            spec = FederationSpec.from_json(values[_SPEC])
             mark = bytes.fromhex(values["mark"])
             return cls(spec, None if number is None else int(number), mark)
         except (KeyError, TypeError, ValueError) as error:
@@ -54,5 +55,5 @@ class Membership:
 
     def write(self, state: ClientState) -> None:
         """Save the membership in a node's state."""
-        values = {"client": self.client, "mark": self.mark.hex(), "charter": self.spec.to_json()}
+        values = {"client": self.client, "mark": self.mark.hex(), _SPEC: self.spec.to_json()}
         state.write_note(_NOTE, json.dumps(values))

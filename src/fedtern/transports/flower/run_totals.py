@@ -25,6 +25,7 @@ from fedtern.store.files import write_atomic
 from fedtern.transports.flower.counters import WireBytes
 from fedtern.transports.flower.federation_spec import FederationSpec
 
+_COUNTS = "ledger.json"
 # A client number further than this above all others was not assigned by this federation.
 _LARGEST_GAP = 1 << 16
 
@@ -63,8 +64,8 @@ class RunTotals:
         self.counts = Counts()
         self.wire_bytes: WireBytes | None = None  # of this run so far
         self._recorded_rounds: set[int] = set()
-        if directory is not None and (directory / "ledger.json").exists():
-            path = directory / "ledger.json"
+        if directory is not None and (directory / _COUNTS).exists():
+            path = directory / _COUNTS
             try:
                 self.counts = Counts.from_json(json.loads(path.read_text()))
             except (KeyError, TypeError, ValueError) as error:
@@ -97,7 +98,7 @@ class RunTotals:
         if self.wire_bytes is not None:
             values["wire_up"] += self.wire_bytes.up
             values["wire_down"] += self.wire_bytes.down
-        path = self.directory / "ledger.json"
+        path = self.directory / _COUNTS
         try:
             write_atomic(path, [json.dumps(values).encode()])
         except OSError as error:
