@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from fedtern import Environment
 from fedtern.core.names import look_up
-from fedtern.core.numbers import shortest
+from fedtern.core.numbers import format_shortest
 from fedtern.data import task_defaults
 from fedtern.report import method_label
 from fedtern.runs import Experiment
@@ -104,7 +104,7 @@ class Settings:
             words += ["--iterations", str(self.iterations)]
         for option, numbers in (("--values", self.values), ("--momentum", self.momentum)):
             if numbers:
-                words += [option, ",".join(map(shortest, numbers))]
+                words += [option, ",".join(map(format_shortest, numbers))]
         for option, names in (("--method", self.methods), ("--place", self.places)):
             for name in names:
                 words += [option, name]

@@ -21,7 +21,7 @@ from fedtern.advice import (
 )
 from fedtern.advice import advise as advise_with
 from fedtern.cli.app import app
-from fedtern.core.analytic import bits
+from fedtern.core.analytic import analytic_bits
 from fedtern.core.layout import Layout
 from fedtern.core.methods import METHODS, make_method
 from fedtern.data.environment import Environment
@@ -231,8 +231,8 @@ def test_message_overhead_does_not_grow_with_the_model():
     situation = Situation(parameters=785_000, up=1e3)
     (stc, _) = sorted(advise(situation, IID).estimates, key=lambda e: e.up)
     # 300 messages of 60 bytes, of which the formula knows 26: a hundred times that, and the rest.
-    formula = bits(make_method(STC).up, Layout.flat(7850)) / 8
-    larger = bits(make_method(STC).up, Layout.flat(785_000)) / 8
+    formula = analytic_bits(make_method(STC).up, Layout.flat(7850)) / 8
+    larger = analytic_bits(make_method(STC).up, Layout.flat(785_000)) / 8
     assert 25 < formula < 28
     assert stc.up == pytest.approx(300 * (32 + (60 - 32) * larger / formula))
     tiny = Situation(parameters=1, up=1e3)

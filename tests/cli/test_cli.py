@@ -120,7 +120,7 @@ def test_without_torch_inspect_works_and_training_prints_how_to_install_it(tmp_p
 
 def test_inspect_shows_the_cohort_of_a_notice(run):
     server, _ = pair(METHODS["stc"])
-    cohorts = {None: "anybody", frozenset({3, 1}): "1, 3", frozenset(): "nobody"}
+    cohorts = {None: "all clients", frozenset({3, 1}): "1, 3", frozenset(): "none"}
     for cohort, expected in cohorts.items():
         result = run(CohortNotice.seal(server.stamp, 7, cohort, server.terms))
         assert "cohort notice, " in result.output

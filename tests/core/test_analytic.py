@@ -6,14 +6,22 @@ import numpy as np
 import pytest
 
 from fedtern import Layout, signsgd, stc, topk
-from fedtern.core.analytic import bits
+from fedtern.core.analytic import analytic_bits
 
 
-def test_analytic_sizes_follow_the_paper():
+def test_sums_of_s_sign_vectors_take_log2_of_2s_plus_1_bits_per_parameter():
+    layout = Layout.flat(1000)
     method = signsgd()
-    assert bits(method.up, Layout.flat(1000)) == 1000
-    # Sums of s sign vectors cost log2(2 s + 1) bits per entry.
-    assert bits(method.down, Layout.flat(1000), rounds=10) == pytest.approx(1000 * np.log2(21))
-    assert bits(stc(0.01).up, Layout.flat(100_000)) == pytest.approx(1000 * 9.108, rel=1e-3)
-    assert bits(topk(0.01).up, Layout.flat(100_000)) == pytest.approx(1000 * 40.108, rel=1e-3)
-    assert bits(topk(0.01).down, Layout.flat(100_000), rounds=3) == 3_200_000
+    assert analytic_bits(method.up, layout) == 1000
+    assert analytic_bits(method.down, layout, rounds=10) == pytest.approx(1000 * np.log2(21))
+
+
+def test_sparse_updates_take_bits_per_position_and_value():
+    layout = Layout.flat(100_000)
+    assert analytic_bits(stc(0.01).up, layout) == pytest.approx(1000 * 9.108, rel=1e-3)
+    assert analytic_bits(topk(0.01).up, layout) == pytest.approx(1000 * 40.108, rel=1e-3)
+
+
+def test_exact_broadcasts_take_one_model_for_any_number_of_rounds():
+    layout = Layout.flat(100_000)
+    assert analytic_bits(topk(0.01).down, layout, rounds=3) == 3_200_000

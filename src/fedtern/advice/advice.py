@@ -18,7 +18,7 @@ from fedtern.advice.guidance import Guidance, Lesson
 from fedtern.advice.records import Record
 from fedtern.advice.situation import Situation
 from fedtern.core.methods import METHODS
-from fedtern.core.numbers import typed
+from fedtern.core.numbers import format_parameter
 from fedtern.report.formatting import join_words, method_label
 
 
@@ -49,7 +49,7 @@ class Advice:
             for key, value in ordered.items()
             if key != "name" and _is_written(key, value, defaults)
         }
-        inside = ",".join(f"{key}={typed(value)}" for key, value in written.items())
+        inside = ",".join(f"{key}={format_parameter(value)}" for key, value in written.items())
         return f"{name}:{inside}" if inside else name
 
 

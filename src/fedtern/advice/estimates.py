@@ -9,7 +9,7 @@ from typing import Any
 
 from fedtern.advice.records import Point, Record
 from fedtern.advice.situation import Situation
-from fedtern.core.analytic import bits
+from fedtern.core.analytic import analytic_bits
 from fedtern.core.layout import Layout
 from fedtern.core.methods import make_method
 from fedtern.data.environment import Environment
@@ -189,12 +189,17 @@ def _estimate_cost(situation: Situation, record: Record, target: float) -> Estim
     rounds = point.iteration / method.local_steps
     recorded = Layout.flat(record.parameters)
     wanted = Layout.flat(situation.parameters)
-    up = _rescale(point.up, rounds, bits(method.up, recorded) / 8, bits(method.up, wanted) / 8)
+    up = _rescale(
+        point.up,
+        rounds,
+        analytic_bits(method.up, recorded) / 8,
+        analytic_bits(method.up, wanted) / 8,
+    )
 
     def download_bytes(layout: Layout, participation: float) -> float:
         """Return the bytes of one download; it is never larger than the model."""
         rounds_away = max(round(1 / participation), 1)
-        return min(bits(method.down, layout, rounds_away) / 8, 4 * layout.size)
+        return min(analytic_bits(method.down, layout, rounds_away) / 8, 4 * layout.size)
 
     before = download_bytes(recorded, record.environment.participation)
     after = download_bytes(wanted, situation.participation)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from fedtern.core.numbers import number
+from fedtern.core.numbers import parse_number
 from fedtern.data.environment import Environment
 from fedtern.runs import LOCAL_ENGINE, Experiment, complete_method, parse_method
 
@@ -30,7 +30,7 @@ def parse_fraction(text: str | float) -> float:
 
     """
     try:
-        return number(str(text))
+        return parse_number(str(text))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -46,7 +46,7 @@ def parse_numbers(text: str) -> tuple[float, ...]:
     """
     parts = (part.strip() for part in text.split(","))
     try:
-        return tuple(dict.fromkeys(number(part) for part in parts if part))
+        return tuple(dict.fromkeys(parse_number(part) for part in parts if part))
     except ValueError:
         raise ValueError(f"expected numbers like 1,2,10, got {text!r}") from None
 

@@ -1,8 +1,8 @@
-"""The publications' own counts of bits: formulas, to stand beside measured bytes, never for them.
+"""Analytic bit counts: the formulas of the publications, for comparison with measured bytes.
 
-Per client and round: an update upwards, and downwards as many of them as the client missed rounds
-(for signSGD log2(2 s + 1) bits a parameter, for exact updates one model). Where a publication
-gives a bound only, it is the bound; where the number of values is up to the data, it is counted.
+A client sends one update per round, and receives one update for each round that it missed (for
+signSGD log2(2 s + 1) bits per parameter, for exact updates one model). If a publication gives only
+a bound, the bound is used. If the number of values depends on the data, the actual number is used.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from fedtern.core.updates.factors import (
 
 @cache
 def bits_per_position(p: float) -> float:
-    """b* + 1 / (1 - (1 - p)^(2^b*)): what a Golomb-coded gap takes on average.
+    """Return b* + 1 / (1 - (1 - p)^(2^b*)), the mean number of bits of a Golomb-coded gap.
 
     >>> round(bits_per_position(0.01), 3)
     8.108
@@ -52,10 +52,15 @@ def bits_per_position(p: float) -> float:
     return float(b + 1 / (1 - (1 - p) ** 2**b))
 
 
-def bits(link: Link, layout: Layout, rounds: int = 1, sent: int | None = None) -> float:
-    """What a client pays for ``rounds`` rounds' updates at once.
+def analytic_bits(link: Link, layout: Layout, rounds: int = 1, sent: int | None = None) -> float:
+    """Return the number of bits of one message with the updates of several rounds.
 
-    ``sent`` is how many values an update had, where that follows from the data.
+    Args:
+        link: the direction of the message.
+        layout: the model's tensors.
+        rounds: the number of rounds.
+        sent: the number of values in an update, for methods where it depends on the data.
+
     """
     source = getattr(link.feedback, "compressor", link.feedback)
     if isinstance(source, Sign):
@@ -66,24 +71,25 @@ def bits(link: Link, layout: Layout, rounds: int = 1, sent: int | None = None) -
     return rounds * formula(source, layout, layout.size if sent is None else sent)
 
 
-def _positions_and(bits_a_value: int) -> Callable[[Any, Layout, int], float]:
-    """K Golomb-coded positions, each with so many bits of its own."""
+def _positions_and(bits_per_value: int) -> Callable[[Any, Layout, int], float]:
+    """Return the formula for k Golomb-coded positions and ``bits_per_value`` bits each."""
 
     def formula(source: Any, layout: Layout, sent: int) -> float:
         k = count_kept(layout.size, source.p)
-        return k * (bits_per_position(k / layout.size) + bits_a_value)
+        return k * (bits_per_position(k / layout.size) + bits_per_value)
 
     return formula
 
 
 def _words(source: Any, layout: Layout, sent: int) -> float:
-    """A 32-bit word for each value: position, sign, and (Tsuzuku et al.) three bits of exponent."""
+    """Return 32 bits per value: position, sign, and (Tsuzuku et al.) three bits of exponent."""
     return 32.0 * sent
 
 
 def _levels(source: StochasticLevels, layout: Layout, sent: int) -> float:
-    """Alistarh et al. (2017): the bound of Theorem 3.2, or of the dense coding where it is less."""
-    s, d = source.steps, min(source.bucket, layout.size)
+    """Return the smaller bound of sparse (Theorem 3.2) and dense coding, Alistarh et al. (2017)."""
+    s = source.steps
+    d = min(source.bucket, layout.size)
     nonzeros = s * (s + math.sqrt(d))
     sparse = (3 + 1.5 * math.log2(2 * (s * s + d) / nonzeros)) * nonzeros
     dense = (0.5 * (math.log2(1 + (s * s + min(d, s * math.sqrt(d))) / d) + 1) + 2) * d
@@ -118,4 +124,4 @@ FORMULAS: dict[type, Callable[[Any, Layout, int], float]] = {
     RandomSubspace: _right_factors,
     Sketch: lambda source, layout, sent: source.bits * count_kept(layout.size, source.p),
 }
-"""Bits of one update, by what makes it."""
+"""Formulas for the bits of one update, by compressor or feedback rule."""

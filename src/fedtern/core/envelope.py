@@ -1,4 +1,4 @@
-"""The envelope that every message comes in."""
+"""The envelope of every message: magic byte, version, kind and checksum."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from fedtern.core.wire import Reader, u32
 
 MAGIC = 0xFE
 VERSION = 1
-UPLOAD, BROADCAST, CATCH_UP, ARRAY, COHORT_NOTICE = 1, 2, 3, 4, 5
+
+# Kinds of messages.
+UPLOAD = 1
+BROADCAST = 2
+CATCH_UP = 3
+ARRAY = 4
+COHORT_NOTICE = 5
 KINDS = {
     UPLOAD: "upload",
     BROADCAST: "broadcast",
@@ -17,8 +23,9 @@ KINDS = {
     ARRAY: "array",
     COHORT_NOTICE: "cohort notice",
 }
-"""Kinds of messages by number, as people call them."""
-FRAME = 6  # bytes around a body
+"""Names of the kinds of messages."""
+
+ENVELOPE_BYTES = 6
 
 
 def seal(kind: int, body: bytes) -> bytes:
@@ -28,13 +35,21 @@ def seal(kind: int, body: bytes) -> bytes:
 
 
 def unseal(data: bytes) -> tuple[int, Reader]:
-    """The kind of a message and a reader of its body."""
-    if len(data) < FRAME:
-        raise DecodeError(f"a message has at least {FRAME} bytes, got {len(data)}")
+    """Check the envelope of a message.
+
+    Returns:
+        The kind of the message, and a reader of its body.
+
+    Raises:
+        DecodeError: the message is damaged, or of another format or version.
+
+    """
+    if len(data) < ENVELOPE_BYTES:
+        raise DecodeError(f"a message has at least {ENVELOPE_BYTES} bytes, got {len(data)}")
     if data[0] != MAGIC:
         raise DecodeError(f"not a fedtern message: it starts with {data[0]:#04x}")
     if data[1] >> 4 != VERSION:
         raise DecodeError(f"message has format version {data[1] >> 4}, this reader knows {VERSION}")
     if zlib.crc32(data[:-4]) != Reader(data[-4:]).u32():
-        raise DecodeError("checksum does not match: the message was damaged on the way")
+        raise DecodeError("checksum does not match: the message was damaged in transit")
     return data[1] & 15, Reader(data[2:-4])

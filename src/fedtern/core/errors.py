@@ -1,10 +1,10 @@
-"""Every error this package raises on purpose, in one tree."""
+"""The exceptions of this package."""
 
 from __future__ import annotations
 
 
 class FedternError(Exception):
-    """Base class of every error this package raises on purpose."""
+    """Base class of the exceptions of this package."""
 
 
 class DecodeError(FedternError, ValueError):
@@ -16,11 +16,11 @@ class NonFiniteError(FedternError, ValueError):
 
 
 class LocalProtocolError(FedternError):
-    """Our own side called the core out of order."""
+    """A method of a server or client was called out of order."""
 
 
 class RemoteProtocolError(FedternError):
-    """The peer sent something the protocol forbids."""
+    """The peer sent a message that the protocol forbids."""
 
 
 class DuplicateUpload(RemoteProtocolError):
@@ -28,13 +28,15 @@ class DuplicateUpload(RemoteProtocolError):
 
 
 class LateUpload(RemoteProtocolError):
-    """The upload starts from a round that is over; the client will take it back by itself."""
+    """The upload is for a round that is over; the client will add it to its residual."""
 
 
 class MissedRounds(RemoteProtocolError):
-    """A message starts from a later round than the client's: catch up first.
+    """A message starts from a later round than the client's, which has to catch up first.
 
-    ``leads_to`` is the round that the message leads to.
+    Attributes:
+        leads_to: the round that the message leads to.
+
     """
 
     def __init__(self, message: str, leads_to: int) -> None:
@@ -43,7 +45,7 @@ class MissedRounds(RemoteProtocolError):
 
 
 class StoreError(FedternError, OSError):
-    """The directory that keeps a state durable cannot be read or written."""
+    """The directory of a store cannot be read or written."""
 
 
 class RunError(StoreError, ValueError):
@@ -55,19 +57,19 @@ class LockedError(StoreError):
 
 
 class DataError(FedternError, ValueError):
-    """A dataset's file is not what its format says."""
+    """The file of a dataset does not have the expected format."""
 
 
 class MissingDataError(FedternError):
-    """A dataset's file is not where it was looked for, and cannot be fetched."""
+    """The file of a dataset was not found and cannot be downloaded."""
 
 
 class MissingExtraError(FedternError, ImportError):
-    """An optional dependency is not installed; the message holds the line that installs it."""
+    """An optional dependency is not installed; the message says how to install it."""
 
 
 def format_error(error: Exception) -> str:
-    """What to tell a person about an error; one that nobody foresaw says where it was raised.
+    """Format an error as one line; unexpected errors include where they were raised.
 
     >>> format_error(ValueError("seeds must be at least 1, got 0"))
     'seeds must be at least 1, got 0'
@@ -82,11 +84,12 @@ def format_error(error: Exception) -> str:
         return f"{error.filename or 'the disk'}: {error.strerror or error}"
     if isinstance(error, ValueError):
         return str(error)
-    place, trace = "", error.__traceback__
+    location = ""
+    trace = error.__traceback__
     while trace is not None:
-        place = f" ({trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno})"
+        location = f" ({trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno})"
         trace = trace.tb_next
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{type(error).__name__}: {error}{location}"
 
 
 __all__ = [

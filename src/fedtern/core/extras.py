@@ -1,4 +1,4 @@
-"""Optional dependencies: used where they are installed, named where they are not."""
+"""Import optional dependencies, with an error that says how to install them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from fedtern.core.errors import MissingExtraError
 
 
 def require(module: str, extra: str, user: str) -> ModuleType:
-    """The module, or an error that says who needs it and which line installs it.
+    """Import a module of an optional dependency.
+
+    Args:
+        module: the module.
+        extra: the extra of fedtern that installs it.
+        user: what needs the module, for the error message.
+
+    Raises:
+        MissingExtraError: the module is not installed.
 
     >>> require("surely_absent", "torch", "this example")
     Traceback (most recent call last):
@@ -20,7 +28,7 @@ def require(module: str, extra: str, user: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        # A package that is there but broken is another problem, with another remedy.
+        # A package that is installed but broken needs another remedy.
         package = module.partition(".")[0]
         if error.name is None or error.name.partition(".")[0] != package:
             raise

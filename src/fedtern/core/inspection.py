@@ -1,4 +1,4 @@
-"""What a message is made of, for people."""
+"""Analyse the parts of a message, for display."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from fedtern.core.arrays import open_array
 from fedtern.core.codecs import CODECS, SparseCodec, TernaryCodec
 from fedtern.core.codecs.golomb import golomb_width, read_count
-from fedtern.core.envelope import ARRAY, BROADCAST, CATCH_UP, COHORT_NOTICE, FRAME, KINDS, unseal
+from fedtern.core.envelope import (
+    ARRAY,
+    BROADCAST,
+    CATCH_UP,
+    COHORT_NOTICE,
+    ENVELOPE_BYTES,
+    KINDS,
+    unseal,
+)
 from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout
 from fedtern.core.protocol.catchup import MODES, SUM, read_lag
@@ -17,13 +25,24 @@ from fedtern.core.protocol.messages import read_cohort
 from fedtern.core.protocol.terms import STAMP_BYTES
 from fedtern.core.wire import Reader
 
-_NAMES = {codec_id: codec.name for codec_id, codec in CODECS.items()}
-_WITH_POSITIONS = (SparseCodec, TernaryCodec)
+_CODECS_WITH_POSITIONS = (SparseCodec, TernaryCodec)
 
 
 @dataclass
 class Inspection:
-    """A message's parts, and how it compares with what could not be beaten."""
+    """The parts of a message, and its size compared with the entropy bound.
+
+    Attributes:
+        kind: the kind of the message.
+        nbytes: the size of the message.
+        facts: contents of the message by name.
+        parts: names and sizes of the message's parts, in their order.
+        size: the number of parameters, if known.
+        nonzeros: the number of non-zeros, if known.
+        bits_per_nonzero: the size of the whole message per non-zero, in bits.
+        entropy_bound: the least number of bits per non-zero for random positions.
+
+    """
 
     kind: str
     nbytes: int
@@ -32,21 +51,29 @@ class Inspection:
     size: int | None = None
     nonzeros: int | None = None
     bits_per_nonzero: float | None = None
-    entropy_bound: float | None = None  # bits a non-zero, for positions that are random
+    entropy_bound: float | None = None
 
     @property
     def density(self) -> float | None:
-        """The share of parameters that differ from zero."""
+        """The share of non-zeros."""
         return self.nonzeros / self.size if self.size and self.nonzeros is not None else None
 
     @property
     def ratio(self) -> float | None:
-        """How many times longer the same in float32 would be."""
+        """The size of the same update in float32, divided by the size of the message."""
         return 4 * self.size / self.nbytes if self.size else None
 
 
 def inspect(data: bytes, layout: Layout | None = None) -> Inspection:
-    """Take a message apart; uploads, broadcasts and catch-ups do not say how large the model is.
+    """Analyse the parts of a message.
+
+    Args:
+        data: the message.
+        layout: the model's tensors, which only arrays contain themselves. Without it, positions
+            are not analysed.
+
+    Raises:
+        DecodeError: the bytes are not a message, or do not fit the layout.
 
     >>> import numpy as np
     >>> from fedtern import compress
@@ -58,83 +85,91 @@ def inspect(data: bytes, layout: Layout | None = None) -> Inspection:
     if kind not in KINDS:
         raise DecodeError(f"unknown kind of message: {kind}")
     found = Inspection(KINDS[kind], len(data))
-    found.parts.append(("envelope", FRAME))
+    found.parts.append(("envelope", ENVELOPE_BYTES))
     if kind == ARRAY:
         layout, payload = open_array(data)
         found.facts["shape"] = str(layout.shapes[0])
-        found.parts.append(("shape", reader.left - len(payload)))
+        found.parts.append(("shape", reader.remaining - len(payload)))
     else:
-        payload = _head(kind, reader, found)
+        payload = _inspect_header(kind, reader, found)
     if kind == COHORT_NOTICE:
         return found
-    if kind == CATCH_UP and found.facts["way"] != MODES[SUM].value:
-        found.parts.append((found.facts["way"], len(payload)))
+    if kind == CATCH_UP and found.facts["catch-up"] != MODES[SUM].value:
+        found.parts.append((found.facts["catch-up"], len(payload)))
         return found
-    _payload(payload, layout, found)
+    _inspect_payload(payload, layout, found)
     return found
 
 
-def _head(kind: int, reader: Reader, found: Inspection) -> bytes:
-    """Note what precedes the payload; the payload is left."""
-    before = reader.left
+def _inspect_header(kind: int, reader: Reader, found: Inspection) -> bytes:
+    """Add the parts before the payload to ``found``, and return the payload."""
+    before = reader.remaining
     for name in ("layout", "method", "history"):
         found.facts[name] = reader.take(3).hex()
     round = reader.u32()
     found.facts["round"] = str(round)
-    found.parts.append(("terms, history and round", before - reader.left))
-    before = reader.left
+    found.parts.append(("terms, history and round", before - reader.remaining))
+    before = reader.remaining
     if kind == BROADCAST:
-        found.facts["counted"] = _names(reader.ids())
-        found.facts["next cohort"] = _names(read_cohort(reader))
-        found.parts.append(("acknowledgements and cohort", before - reader.left))
+        found.facts["counted"] = _format_clients(reader.ids())
+        found.facts["next cohort"] = _format_clients(read_cohort(reader))
+        found.parts.append(("acknowledgements and cohort", before - reader.remaining))
     if kind == COHORT_NOTICE:
-        found.facts["cohort"] = _names(read_cohort(reader))
-        found.parts.append(("cohort", before - reader.left))
+        found.facts["cohort"] = _format_clients(read_cohort(reader))
+        found.parts.append(("cohort", before - reader.remaining))
         reader.end()
     if kind == CATCH_UP:
         lag, counted, mode = read_lag(reader)
         found.facts["since"] = str(round - lag)
-        found.facts["way"] = MODES[mode].value
-        found.facts["last upload counted"] = "yes" if counted else "no, or see inside"
+        found.facts["catch-up"] = MODES[mode].value
+        found.facts["last upload counted"] = "yes" if counted else "no, or see the broadcasts"
         if mode == SUM:
             found.facts["new history"] = reader.take(STAMP_BYTES).hex()
-        found.parts.append(("way", before - reader.left))
+        found.parts.append(("lag and mode", before - reader.remaining))
     return reader.rest()
 
 
-def _names(ids: Iterable[int] | None) -> str:
-    return "anybody" if ids is None else ", ".join(map(str, sorted(ids))) or "nobody"
+def _format_clients(ids: Iterable[int] | None) -> str:
+    if ids is None:
+        return "all clients"
+    return ", ".join(map(str, sorted(ids))) or "none"
 
 
-def _payload(payload: bytes, layout: Layout | None, found: Inspection) -> None:
+def _inspect_payload(payload: bytes, layout: Layout | None, found: Inspection) -> None:
+    """Add the parts of a payload to ``found``."""
     if not payload or payload[0] not in CODECS:
         raise DecodeError(f"unknown codec {payload[:1].hex() or 'at the end of the message'}")
     codec = CODECS[payload[0]]
-    found.facts["update"] = f"{_NAMES[payload[0]]} (codec {payload[0]})"
+    found.facts["update"] = f"{codec.name} (codec {codec.id})"
     found.parts.append(("codec", 1))
-    if layout is None or not isinstance(codec, _WITH_POSITIONS):
-        found.parts.append((_NAMES[payload[0]], len(payload) - 1))
+    if layout is None or not isinstance(codec, _CODECS_WITH_POSITIONS):
+        found.parts.append((codec.name, len(payload) - 1))
         found.size = layout.size if layout else None
         return
-    codec.decode(payload, layout)  # or it may not be what it says
+    codec.decode(payload, layout)  # raises an error if the payload is damaged
     reader = Reader(payload[1:])
-    before = reader.left
+    before = reader.remaining
     count = read_count(reader, layout.size)
-    values = [("values", 4 * count)]
+    parts = [("count", before - reader.remaining)]
     if isinstance(codec, TernaryCodec):
-        magnitudes = 4 * layout.segments(codec.scope).size
-        values = [("magnitudes", magnitudes), ("signs", (count + 7) // 8)]
-    low = (count * golomb_width(count, layout.size) + 7) // 8
-    found.parts += [("count", before - reader.left), *values, ("positions, low bits", low)]
-    rest = len(payload) - sum(size for _, size in found.parts[-len(values) - 2 :]) - 1
-    found.parts.append(("positions, quotients", rest))
-    found.size, found.nonzeros = layout.size, count
+        parts.append(("magnitudes", 4 * layout.segments(codec.scope).size))
+        parts.append(("signs", (count + 7) // 8))
+        value_bits = 1
+    else:
+        parts.append(("values", 4 * count))
+        value_bits = 32
+    low_bits = count * golomb_width(count, layout.size)
+    parts.append(("positions, low bits", (low_bits + 7) // 8))
+    quotients = len(payload) - 1 - sum(nbytes for _, nbytes in parts)
+    parts.append(("positions, quotients", quotients))
+    found.parts += parts
+    found.size = layout.size
+    found.nonzeros = count
     if count:
         found.bits_per_nonzero = 8 * found.nbytes / count
-        value_bits = 1 if isinstance(codec, TernaryCodec) else 32
         found.entropy_bound = _entropy(count / layout.size) * layout.size / count + value_bits
 
 
 def _entropy(p: float) -> float:
-    """Bits for each position of a random pattern of density p."""
+    """Return the bits per position of a random pattern of density p."""
     return 0.0 if p in (0, 1) else -p * math.log2(p) - (1 - p) * math.log2(1 - p)

@@ -1,4 +1,4 @@
-"""Where each tensor of a model lies in its flat vector."""
+"""Layouts: names, shapes and positions of a model's tensors in its flat vector."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Vector = NDArray[np.float32]
 """A one-dimensional float32 array."""
 
 Scope = Literal["model", "tensor"]
-"""What a compressor ranks together: the whole flat vector, or each tensor by itself."""
+"""Whether a compressor works on the whole flat vector or on each tensor separately."""
 
 
 def check_scope(scope: str) -> None:
-    """Refuse anything but the two scopes there are."""
+    """Raise a ``ValueError`` for an unknown scope."""
     if scope not in ("model", "tensor"):
         raise ValueError(f'scope must be "model" or "tensor", got {scope!r}')
 
@@ -41,7 +41,7 @@ class Layout:
     shapes: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        # Lists say the same, but neither equal nor hash like what a peer has made of tuples.
+        # Tuples, so that layouts made from lists are equal to and hash like others.
         object.__setattr__(self, "names", tuple(self.names))
         shapes = tuple(tuple(map(operator.index, shape)) for shape in self.shapes)
         object.__setattr__(self, "shapes", shapes)
@@ -54,12 +54,12 @@ class Layout:
 
     @classmethod
     def flat(cls, size: int) -> Layout:
-        """The layout of one unnamed vector."""
+        """Return the layout of one unnamed vector."""
         return cls(("",), ((size,),))
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> Layout:
-        """The layout of named arrays: anything with a ``shape``, in the mapping's order."""
+        """Return the layout of named arrays (objects with a ``shape``), in their order."""
         return cls(tuple(arrays), tuple(tuple(map(int, a.shape)) for a in arrays.values()))
 
     @cached_property
@@ -68,7 +68,7 @@ class Layout:
         return np.cumsum([math.prod(shape) for shape in self.shapes], dtype=np.int64)
 
     @cached_property
-    def _end(self) -> NDArray[np.int64]:
+    def _model_end(self) -> NDArray[np.int64]:
         return np.array([self.size], np.int64)
 
     @cached_property
@@ -78,7 +78,7 @@ class Layout:
 
     @cached_property
     def digest(self) -> bytes:
-        """Three bytes that tell two layouts apart on the wire."""
+        """Three bytes that identify the layout in messages."""
         lines = [
             f"{len(name.encode())}:{name}:{','.join(map(str, shape))}"
             for name, shape in zip(self.names, self.shapes, strict=True)
@@ -86,11 +86,16 @@ class Layout:
         return hashlib.sha256("\n".join(lines).encode()).digest()[:3]
 
     def segments(self, scope: Scope) -> NDArray[np.int64]:
-        """Ends of the parts that are compressed one by one."""
-        return self.ends if scope == "tensor" else self._end
+        """Return the ends of the segments that are compressed separately."""
+        return self.ends if scope == "tensor" else self._model_end
 
     def flatten(self, arrays: Iterable[Any]) -> Vector:
-        """Copy arrays, in the layout's order, into one new vector."""
+        """Copy arrays, in the layout's order, into one new vector.
+
+        Raises:
+            ValueError: the number of arrays or a shape does not fit the layout.
+
+        """
         out = np.empty(self.size, np.float32)
         parts = list(arrays)
         if len(parts) != len(self.shapes):
@@ -104,7 +109,12 @@ class Layout:
         return out
 
     def unflatten(self, vector: Vector) -> dict[str, Vector]:
-        """Views of a flat vector by name, in their shapes."""
+        """Return views of a flat vector by name, in the tensors' shapes.
+
+        Raises:
+            ValueError: the vector does not fit the layout.
+
+        """
         if vector.shape != (self.size,):
             raise ValueError(f"expected a vector of {self.size} values, got shape {vector.shape}")
         starts = self.ends - [math.prod(shape) for shape in self.shapes]
@@ -116,23 +126,29 @@ class Layout:
         }
 
     def name_at(self, index: int) -> str:
-        """How a person would call the parameter at a flat index."""
+        """Return the name of the parameter at a flat index, such as "weight[3, 7]"."""
         tensor = int(np.searchsorted(self.ends, index, side="right"))
         start = int(self.ends[tensor - 1]) if tensor else 0
-        place = np.unravel_index(index - start, self.shapes[tensor]) if self.shapes[tensor] else ()
-        return f"{self.names[tensor]}[{', '.join(map(str, place))}]"
+        shape = self.shapes[tensor]
+        indices = np.unravel_index(index - start, shape) if shape else ()
+        return f"{self.names[tensor]}[{', '.join(map(str, indices))}]"
 
     def non_finite_error(self, index: int, value: float) -> NonFiniteError:
-        """The error for a value that must not be sent, naming its tensor."""
+        """Return the error for a value that cannot be sent, which names its tensor."""
         return NonFiniteError(
             f"value {value} at {self.name_at(index)} cannot be sent: it is not finite or is beyond"
             " 2**100; lower the learning rate or clip the update"
         )
 
 
-def own_vector(values: ArrayLike, layout: Layout | None) -> Vector:
-    """A new vector of these values, which fits the layout where one is given."""
-    with np.errstate(over="ignore"):  # too large for float32 is refused by name, later
+def copy_vector(values: ArrayLike, layout: Layout | None) -> Vector:
+    """Copy values to a new vector.
+
+    Raises:
+        ValueError: the values are not a flat vector, or do not fit the layout.
+
+    """
+    with np.errstate(over="ignore"):  # values too large for float32 are refused later, by name
         vector = np.array(values, np.float32)
     if vector.ndim != 1 or (layout is not None and vector.size != layout.size):
         expected = "a flat vector" if layout is None else f"a flat vector of {layout.size} values"
@@ -141,7 +157,7 @@ def own_vector(values: ArrayLike, layout: Layout | None) -> Vector:
 
 
 def read_only(vector: Vector) -> Vector:
-    """A view that cannot be written to."""
+    """Return a read-only view of a vector."""
     view = vector.view()
     view.flags.writeable = False
     return view

@@ -1,4 +1,4 @@
-"""Look things up by the name that a person typed."""
+"""Look up entries by name, with suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def look_up(name: str, table: Mapping[str, T], kind: str) -> T:
-    """Return the entry of a table by the name that a person typed.
+    """Return the entry of a table by name.
 
     Args:
         name: the name.

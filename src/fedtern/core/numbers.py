@@ -1,4 +1,4 @@
-"""Numbers as a person types and reads them."""
+"""Parse and format numbers for people."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from fractions import Fraction
 from typing import Any
 
 
-def number(text: str) -> float:
-    """A finite number, or a fraction like 1/400.
+def parse_number(text: str) -> float:
+    """Parse a finite number, or a fraction like 1/400.
 
-    >>> number("1/400"), number("2e-4")
+    >>> parse_number("1/400"), parse_number("2e-4")
     (0.0025, 0.0002)
+
+    Raises:
+        ValueError: the text is neither.
+
     """
     try:
-        # Only where there is a fraction: that of an exponent has as many digits as it says.
+        # Only with a slash: Fraction("1e999999999") would compute a billion digits.
         found = float(Fraction(text)) if "/" in text else float(text)
     except (ValueError, ZeroDivisionError, OverflowError):
         found = math.nan
@@ -23,38 +27,42 @@ def number(text: str) -> float:
     return found
 
 
-def one_over(value: Any) -> str:
-    """A share as one over a whole number, as ``number`` reads it; nothing if it is not one.
+def format_reciprocal(value: Any) -> str:
+    """Format a number as one over a whole number; return "" if it is not one.
 
-    >>> one_over(0.0025), one_over(1 / 3), one_over(0.3), one_over(1e-320)
-    ('1/400', '1/3', '', '')
+    >>> format_reciprocal(0.0025), format_reciprocal(1 / 3), format_reciprocal(0.3)
+    ('1/400', '1/3', '')
+    >>> format_reciprocal(1e-320)
+    ''
     """
-    if isinstance(value, float) and 1e-9 < value < 1:  # below, an exponent is easier to read
+    if isinstance(value, float) and 1e-9 < value < 1:  # smaller ones are easier to read as 1e-10
         whole = round(1 / value)
         if 1 / whole == value:
             return f"1/{whole}"
     return ""
 
 
-def shortest(value: float) -> str:
-    """A number as short as it can be without becoming another one.
+def format_shortest(value: float) -> str:
+    """Format a number with as few digits as possible, so that it is read back unchanged.
 
-    >>> shortest(0.9), shortest(2.0), shortest(1 / 3)
+    >>> format_shortest(0.9), format_shortest(2.0), format_shortest(1 / 3)
     ('0.9', '2', '0.3333333333333333')
     """
     short = f"{value:g}"
     return short if float(short) == value else repr(float(value))
 
 
-def typed(value: Any) -> str:
-    """A parameter's value as a person would type it, and as it is read back without a change.
+def format_parameter(value: Any) -> str:
+    """Format a parameter's value as it is written on the command line.
 
-    >>> typed(0.0025), typed(0.0), typed(True), typed(None), typed("tensor")
-    ('1/400', '0', 'true', 'none', 'tensor')
+    >>> [format_parameter(value) for value in (0.0025, 0.0, True, None, "tensor")]
+    ['1/400', '0', 'true', 'none', 'tensor']
     """
     if isinstance(value, float):
-        return one_over(value) or shortest(value)
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+        return format_reciprocal(value) or format_shortest(value)
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
-__all__ = ["number", "one_over", "shortest", "typed"]
+__all__ = ["format_parameter", "format_reciprocal", "format_shortest", "parse_number"]

@@ -1,4 +1,4 @@
-"""A state as named arrays and a little JSON, in the safetensors format with a checksum."""
+"""Snapshots: a state as named arrays and JSON, in the safetensors format with a checksum."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from mmap import mmap
 from typing import Any
 
@@ -21,6 +22,8 @@ _DTYPES = {"F32": "<f4", "I32": "<i4", "I64": "<i8", "U64": "<u8", "U8": "|u1"}
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 _LENGTH = struct.Struct("<Q")
 _NO_CHECKSUM = "0" * 10
+
+# Exceptions that reading a damaged file can raise.
 _DAMAGE = (
     AttributeError,
     KeyError,
@@ -34,7 +37,7 @@ _DAMAGE = (
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Arrays by name, and whatever else there is to know as JSON.
+    """Named arrays, and other values as JSON.
 
     >>> state = Snapshot({"residual": np.zeros(3, np.float32)}, {"round": 7})
     >>> Snapshot.from_bytes(state.to_bytes()).meta
@@ -44,27 +47,32 @@ class Snapshot:
     arrays: Mapping[str, NDArray[Any]]
     meta: Mapping[str, Any]
 
-    def expect(self, meta: Mapping[str, object]) -> None:
-        """Refuse a snapshot of something else."""
-        for name, value in meta.items():
+    def check_meta(self, expected: Mapping[str, object]) -> None:
+        """Check that the snapshot has the given values.
+
+        Raises:
+            ValueError: a value differs, because the snapshot is of another state.
+
+        """
+        for name, value in expected.items():
             if (found := self.meta.get(name)) != value:
                 raise ValueError(f"the snapshot's {name} is {found!r}, expected {value!r}")
 
-    def starting_with(self, prefix: str) -> dict[str, NDArray[Any]]:
-        """The arrays whose names start so, by the rest of their names."""
+    def arrays_with_prefix(self, prefix: str) -> dict[str, NDArray[Any]]:
+        """Return the arrays whose names start with a prefix, by the rest of their names."""
         return {
             name.removeprefix(prefix): array
             for name, array in self.arrays.items()
             if name.startswith(prefix)
         }
 
-    def copies(self, prefix: str) -> dict[str, NDArray[Any]]:
-        """Copies of those arrays, which outlive what the snapshot was read from."""
-        return {name: array.copy() for name, array in self.starting_with(prefix).items()}
+    def copies_with_prefix(self, prefix: str) -> dict[str, NDArray[Any]]:
+        """Like ``arrays_with_prefix``, but copies that do not depend on the snapshot's memory."""
+        return {name: array.copy() for name, array in self.arrays_with_prefix(prefix).items()}
 
     @property
     def digest(self) -> str:
-        """What tells the arrays from others: names, types, shapes and every byte."""
+        """A hash of the arrays: names, types, shapes and contents."""
         found = hashlib.sha256()
         for name, array in sorted(self.arrays.items()):
             found.update(json.dumps([name, _NAMES[array.dtype], array.shape]).encode())
@@ -72,9 +80,10 @@ class Snapshot:
         return found.hexdigest()[:16]
 
     def chunks(self) -> Iterator[bytes]:
-        """The bytes in pieces, so that a large state need not exist twice."""
+        """Yield the bytes of the file in parts, so that a large state is not copied as a whole."""
         header: dict[str, Any] = {}
-        offset = body = 0
+        offset = 0
+        body_crc = 0
         for name, array in self.arrays.items():
             end = offset + array.nbytes
             header[name] = {
@@ -82,24 +91,30 @@ class Snapshot:
                 "shape": list(array.shape),
                 "data_offsets": [offset, end],
             }
-            offset, body = end, zlib.crc32(array.tobytes(), body)
-        # The checksum comes first, so that its place in the text is known.
+            offset = end
+            body_crc = zlib.crc32(array.tobytes(), body_crc)
+        # The checksum comes first, so that ``replace`` below finds it and not other zeros.
         meta = {"crc32": _NO_CHECKSUM, "fedtern": json.dumps(dict(self.meta))}
         text = json.dumps({"__metadata__": meta, **header}).encode()
         text += b" " * (-len(text) % 8)
-        # The checksum covers the header it stands in, with zeros in its own place.
-        checksum = _checksum(text, body).encode()
+        # The checksum covers the header that contains it, with zeros instead of the checksum.
+        checksum = _checksum(text, body_crc).encode()
         yield _LENGTH.pack(len(text)) + text.replace(_NO_CHECKSUM.encode(), checksum, 1)
         for array in self.arrays.values():
             yield array.tobytes()
 
     def to_bytes(self) -> bytes:
-        """The whole file."""
+        """Return the bytes of the file."""
         return b"".join(self.chunks())
 
     @classmethod
     def from_bytes(cls, data: bytes | mmap) -> Snapshot:
-        """Read a file back; every way of being damaged is a ``DecodeError``."""
+        """Read the bytes of a file.
+
+        Raises:
+            DecodeError: the file is damaged or is not a snapshot.
+
+        """
         try:
             return cls._parse(data)
         except _DAMAGE as error:
@@ -125,12 +140,12 @@ class Snapshot:
         return cls(arrays, dict(json.loads(meta["fedtern"])))
 
 
-def _checksum(header: bytes, body: int) -> str:
-    return f"{zlib.crc32(header, body):010d}"
+def _checksum(header: bytes, body_crc: int) -> str:
+    return f"{zlib.crc32(header, body_crc):010d}"
 
 
 def pack_blobs(blobs: Mapping[str, list[bytes]]) -> dict[str, NDArray[Any]]:
-    """Lists of byte strings as arrays that a snapshot can hold."""
+    """Convert named lists of byte strings to arrays that a snapshot can hold."""
     arrays: dict[str, NDArray[Any]] = {}
     for name, parts in blobs.items():
         arrays[name] = np.frombuffer(b"".join(parts), np.uint8)
@@ -142,4 +157,4 @@ def unpack_blobs(arrays: Mapping[str, NDArray[Any]], name: str) -> list[bytes]:
     """Undo ``pack_blobs`` for one list."""
     ends = np.cumsum(arrays[f"{name}.lengths"])
     data = arrays[name].tobytes()
-    return [data[a:b] for a, b in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=False)]
+    return [data[start:end] for start, end in pairwise([0, *ends.tolist()])]

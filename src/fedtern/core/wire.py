@@ -1,4 +1,4 @@
-"""Reading and writing bytes: little-endian, bounded, and wrong in one way only."""
+"""Read and write numbers as bytes, little-endian. All read errors are a ``DecodeError``."""
 
 from __future__ import annotations
 
@@ -16,63 +16,66 @@ from fedtern.core.layout import Vector
 _FLOAT = struct.Struct("<f")
 _INT = struct.Struct("<I")
 _LONG = struct.Struct("<Q")
-_SHORT = [bytes([value]) for value in range(0x80)]
+_ONE_BYTE_VARINTS = [bytes([value]) for value in range(0x80)]
 
 
 class Reader:
-    """A cursor over a message that raises ``DecodeError`` where the message ends early."""
+    """Reads a message from start to end; raises a ``DecodeError`` if the message ends early."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._at, self._end = 0, len(data)
+        self._at = 0
+        self._end = len(data)
 
     @property
-    def left(self) -> int:
-        """Bytes not read yet."""
+    def remaining(self) -> int:
+        """The number of bytes not read yet."""
         return self._end - self._at
 
     def take(self, count: int) -> bytes:
-        """The next ``count`` bytes."""
-        start, end = self._at, self._at + count
+        """Read the next ``count`` bytes."""
+        start = self._at
+        end = start + count
         if end > self._end:
             raise DecodeError(f"message ends {end - self._end} bytes early")
         self._at = end
         return self._data[start:end]
 
     def rest(self) -> bytes:
-        """Everything that is left."""
+        """Read all remaining bytes."""
         return self.take(self._end - self._at)
 
     def byte(self) -> int:
-        """One byte."""
+        """Read one byte."""
         at = self._at
         if at >= self._end:
-            self.take(1)  # which says so
+            self.take(1)  # raises the error
         self._at = at + 1
         return self._data[at]
 
     def u32(self) -> int:
-        """Four bytes, unsigned."""
+        """Read an unsigned integer of four bytes."""
         value: int = _INT.unpack(self.take(4))[0]
         return value
 
     def u64(self) -> int:
-        """Eight bytes, unsigned."""
+        """Read an unsigned integer of eight bytes."""
         value: int = _LONG.unpack(self.take(8))[0]
         return value
 
     def f32(self) -> float:
-        """Four bytes, a float that is positive, finite and no larger than 2**100."""
+        """Read a positive float32 up to 2**100."""
         value: float = _FLOAT.unpack(self.take(4))[0]
         if not 0 < value <= 2.0**100:
             raise DecodeError(f"expected a positive magnitude up to 2**100, got {value}")
         return value
 
     def varint(self) -> int:
-        """An unsigned LEB128 number of at most 64 bits, in its shortest form."""
-        if (value := self.byte()) < 0x80:  # as most are
+        """Read an unsigned LEB128 number of at most 64 bits, in its shortest form."""
+        if (value := self.byte()) < 0x80:  # the common case
             return value
-        value, shift = value & 0x7F, 7
+        value &= 0x7F
+        shift = 7
         while True:
             byte = self.byte()
             value |= (byte & 0x7F) << shift
@@ -86,22 +89,23 @@ class Reader:
         return value
 
     def floats(self, count: int) -> Vector:
-        """``count`` float32 values, to be checked once it is known where they belong."""
+        """Read float32 values; the caller checks them with ``check_floats``."""
         return np.frombuffer(self.take(4 * count), "<f4").astype(np.float32)
 
     def bits(self, count: int) -> NDArray[np.uint8]:
-        """Bytes holding ``count`` bits, lowest first; the unused ones of the last are zero."""
+        """Read the bytes of ``count`` bits, lowest first; unused bits must be zero."""
         data = np.frombuffer(self.take((count + 7) // 8), np.uint8)
         if count % 8 and data[-1] >> (count % 8):
             raise DecodeError("padding bits are not zero")
         return data
 
     def ids(self) -> tuple[int, ...]:
-        """An ascending set of numbers, written as a count and the gaps between them."""
+        """Read an ascending set of numbers, written as a count and the gaps between them."""
         count = self.varint()
-        if count > self.left:
+        if count > self.remaining:
             raise DecodeError(f"message is too short for {count} ids")
-        ids, previous = [], -1
+        ids = []
+        previous = -1
         for _ in range(count):
             previous += self.varint() + 1
             ids.append(previous)
@@ -110,41 +114,50 @@ class Reader:
         return tuple(ids)
 
     def end(self) -> None:
-        """Refuse bytes after the end."""
-        if self.left:
-            raise DecodeError(f"{self.left} bytes too many")
+        """Check that no bytes remain."""
+        if self.remaining:
+            raise DecodeError(f"message has {self.remaining} bytes too many")
 
 
 def check_floats(values: Vector, name: Callable[[int], str]) -> Vector:
-    """Refuse values that are not finite or beyond 2**100, naming the first one's place."""
+    """Return the values after checking that all are finite and at most 2**100.
+
+    Args:
+        values: the values.
+        name: returns the name of the value at an index, for the error message.
+
+    Raises:
+        DecodeError: a value is NaN, infinite or beyond 2**100.
+
+    """
     if (bad := first_unsafe(values)) >= 0:
         raise DecodeError(f"value {values[bad]} at {name(bad)} is not finite or is beyond 2**100")
     return values
 
 
 def u32(value: int) -> bytes:
-    """Four bytes, unsigned."""
+    """Encode an unsigned integer with four bytes."""
     return _INT.pack(value)
 
 
 def u64(value: int) -> bytes:
-    """Eight bytes, unsigned."""
+    """Encode an unsigned integer with eight bytes."""
     return _LONG.pack(value)
 
 
 def f32(value: float) -> bytes:
-    """Four bytes, a float."""
+    """Encode a float32."""
     return _FLOAT.pack(value)
 
 
 def varint(value: int) -> bytes:
-    """An unsigned LEB128 number: seven bits a byte, lowest first, the top bit says "more".
+    """Encode an unsigned LEB128 number: seven bits per byte, lowest first, the top bit for "more".
 
     >>> varint(300).hex()
     'ac02'
     """
-    if 0 <= value < 0x80:  # as most are
-        return _SHORT[value]
+    if 0 <= value < 0x80:  # the common case
+        return _ONE_BYTE_VARINTS[value]
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -154,8 +167,9 @@ def varint(value: int) -> bytes:
 
 
 def ids(values: Iterable[int]) -> bytes:
-    """A set of numbers as a count and the gaps between them."""
-    out, previous = [], -1
+    """Encode a set of numbers as a count and the gaps between them."""
+    out = []
+    previous = -1
     for value in sorted(values):
         out.append(varint(value - previous - 1))
         previous = value
@@ -163,12 +177,17 @@ def ids(values: Iterable[int]) -> bytes:
 
 
 def floats(values: Vector) -> bytes:
-    """Float32 values."""
+    """Encode float32 values."""
     return values.astype("<f4", copy=False).tobytes()
 
 
 def check_id(client_id: int) -> int:
-    """A client's id as a plain integer; refuse what cannot be written as one."""
+    """Return a client's id as a Python int.
+
+    Raises:
+        ValueError: the id is not in [0, 2**64).
+
+    """
     number = operator.index(client_id)
     if not 0 <= number < 1 << 64:
         raise ValueError(f"client_id must be in [0, 2**64), got {client_id}")

@@ -164,7 +164,7 @@ class ClientSession:
 
         """
         try:
-            snapshot.expect({"client": self.client_id})
+            snapshot.check_meta({"client": self.client_id})
             position = int(snapshot.meta["position"])
             committed_round = int(snapshot.meta["round"])
         except (KeyError, TypeError, ValueError) as error:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedtern.core.methods import METHODS
-from fedtern.core.numbers import one_over
+from fedtern.core.numbers import format_reciprocal
 
 # A label leaves out parameters that have these values.
 _DEFAULTS = {"local_steps": 1, "scope": "model", "weighted": False}
@@ -110,7 +110,7 @@ def format_fraction(p: Any) -> str:
     >>> format_fraction(0.0025), format_fraction(1 / 3), format_fraction(0.3)
     ('1/400', '1/3', '0.3')
     """
-    return one_over(p) or format_value(p)
+    return format_reciprocal(p) or format_value(p)
 
 
 def format_value(value: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedtern.core.methods import Method, make_method
 from fedtern.core.names import look_up
-from fedtern.core.numbers import one_over
+from fedtern.core.numbers import format_reciprocal
 from fedtern.data.environment import Environment
 from fedtern.data.hyperparameters import TASK_DEFAULTS, Sgd, task_defaults
 from fedtern.runs.method_text import INTEGER_LIMIT, complete_method, parse_method
@@ -222,4 +222,4 @@ def _integer(name: str, value: Any, minimum: int) -> int:
 
 
 def _readable(value: Any) -> str:
-    return one_over(value) or str(value)
+    return format_reciprocal(value) or str(value)

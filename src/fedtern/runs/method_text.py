@@ -7,7 +7,7 @@ from typing import Any
 
 from fedtern.core.methods import METHODS
 from fedtern.core.names import look_up
-from fedtern.core.numbers import number
+from fedtern.core.numbers import parse_number
 
 INTEGER_LIMIT = 1 << 63
 """Integers must be smaller than this: NumPy has no larger ones."""
@@ -96,6 +96,6 @@ def _parse_value(text: str) -> Any:
     except ValueError:
         pass
     try:
-        return number(text)
+        return parse_number(text)
     except ValueError:
         return text

@@ -10,7 +10,7 @@ import pytest
 from checks import LAYOUT, METHODS, pair, trained
 from fedtern import METHODS as BY_NAME
 from fedtern import Layout, Method, NonFiniteError
-from fedtern.core.analytic import bits
+from fedtern.core.analytic import analytic_bits
 from fedtern.core.updates import Sparse, Ternary
 
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -85,7 +85,7 @@ SIZES = {
 def test_the_size_of_an_upload_matches_the_formula_of_the_publication(name):
     method = BY_NAME[name](**({"warmup": 0} if name == "dgc" else {}))
     data = method.up.codec.encode(realistic_update(method, VGG), VGG)
-    assert abs(8 * len(data) / bits(method.up, VGG) - 1) <= SIZES[name]
+    assert abs(8 * len(data) / analytic_bits(method.up, VGG) - 1) <= SIZES[name]
 
 
 def test_the_mean_size_of_an_atomo_upload_matches_its_rank():
@@ -97,7 +97,7 @@ def test_the_mean_size_of_an_atomo_upload_matches_its_rank():
     for _ in range(5_000):
         update = method.up.feedback.compressor.compress(x, layout, generator)
         sizes.append(len(method.up.codec.encode(update, layout)))
-    assert abs(8 * np.mean(sizes) / bits(method.up, layout) - 1) <= 0.02
+    assert abs(8 * np.mean(sizes) / analytic_bits(method.up, layout) - 1) <= 0.02
 
 
 @pytest.mark.parametrize("name", ["strom", "variance", "qsgd"])
@@ -105,7 +105,7 @@ def test_the_size_of_an_upload_is_within_the_bound_of_the_publication(name):
     method = BY_NAME[name]()
     update = realistic_update(method, VGG)
     sent = update.indices.size if isinstance(update, Sparse | Ternary) else None
-    assert 8 * len(method.up.codec.encode(update, VGG)) <= bits(method.up, VGG, sent=sent)
+    assert 8 * len(method.up.codec.encode(update, VGG)) <= analytic_bits(method.up, VGG, sent=sent)
 
 
 @pytest.mark.parametrize(

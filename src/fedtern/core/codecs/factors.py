@@ -98,8 +98,8 @@ def _read_ranks(reader: Reader, shapes: MatrixShapes) -> tuple[int, ...]:
 
 
 def _read_values(reader: Reader, count: int) -> Vector:
-    if reader.left != 4 * count:
-        raise DecodeError(f"{count} values take {4 * count} bytes, got {reader.left}")
+    if reader.remaining != 4 * count:
+        raise DecodeError(f"{count} values take {4 * count} bytes, got {reader.remaining}")
     return check_floats(reader.floats(count), lambda i: f"value {i}")
 
 

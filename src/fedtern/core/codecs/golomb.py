@@ -119,6 +119,8 @@ def decode_positions(reader: Reader, count: int, size: int) -> NDArray[np.int64]
 def read_count(reader: Reader, size: int) -> int:
     """Read a number of non-zeros, and check it before memory is allocated for them."""
     count = reader.varint()
-    if count > min(size, 8 * reader.left):
-        raise DecodeError(f"{count} non-zeros do not fit {size} parameters and {reader.left} bytes")
+    if count > min(size, 8 * reader.remaining):
+        raise DecodeError(
+            f"{count} non-zeros do not fit {size} parameters and {reader.remaining} bytes"
+        )
     return count

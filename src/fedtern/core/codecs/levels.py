@@ -129,18 +129,19 @@ class EliasCodec:
         if not 1 <= steps <= _MAX_STEPS:
             raise DecodeError(f"expected from 1 to {_MAX_STEPS} steps, got {steps}")
         # Checked before the scales are allocated.
-        if bucket > layout.size or (bucket and 4 * -(-layout.size // bucket) > reader.left):
+        if bucket > layout.size or (bucket and 4 * -(-layout.size // bucket) > reader.remaining):
             raise DecodeError(
-                f"buckets of {bucket} do not fit {layout.size} parameters and {reader.left} bytes"
+                f"buckets of {bucket} do not fit {layout.size} parameters and"
+                f" {reader.remaining} bytes"
             )
         ends = bucket_ends(layout.size, bucket) if bucket else layout.ends
         if bucket and np.array_equal(ends, layout.ends):
             raise DecodeError(f"buckets of {bucket} equal the tensors and must be written as 0")
         scales = _read_scales(reader, ends.size)
         count = reader.varint() if flags else layout.size
-        if count > min(layout.size, 8 * reader.left):
+        if count > min(layout.size, 8 * reader.remaining):
             raise DecodeError(
-                f"{count} levels do not fit {layout.size} parameters and {reader.left} bytes"
+                f"{count} levels do not fit {layout.size} parameters and {reader.remaining} bytes"
             )
         packed = np.frombuffer(reader.rest(), np.uint8)
         levels = np.zeros(layout.size, np.int32)

@@ -66,9 +66,9 @@ class SketchedCodec:
         bits = reader.byte()
         if not 1 <= bits <= 16:
             raise DecodeError(f"expected from 1 to 16 bits per value, got {bits}")
-        if kept > min(layout.size, 8 * reader.left):
+        if kept > min(layout.size, 8 * reader.remaining):
             raise DecodeError(
-                f"{kept} values do not fit {layout.size} parameters and {reader.left} bytes"
+                f"{kept} values do not fit {layout.size} parameters and {reader.remaining} bytes"
             )
         lengths = block_lengths(kept)
         lows = check_floats(reader.floats(len(lengths)), lambda i: f"low of block {i}")

@@ -229,7 +229,7 @@ QSGD = Publication(
     {
         "section 3.1 (quantiser), bucketing": "fedtern.core.compressors.StochasticLevels.compress",
         "Elias coding, sparse and dense": "fedtern.core.codecs.EliasCodec.encode",
-        "Theorem 3.2 (expected bits)": "fedtern.core.analytic.bits",
+        "Theorem 3.2 (expected bits)": "fedtern.core.analytic.analytic_bits",
     },
     ("Buckets are cut from the flat vector, not from each tensor.",),
 )

@@ -167,7 +167,9 @@ def read_server_message(data: bytes, terms: Terms) -> Broadcast | CohortNotice |
         return Replay(header, since, _read_replay(reader, header, since, terms))
     if mode == MODEL:
         dense = DenseCodec().decode(reader.take(1 + 4 * terms.layout.size), terms.layout)
-        sign_counts = SignCountsCodec().decode(reader.rest(), terms.layout) if reader.left else None
+        sign_counts = (
+            SignCountsCodec().decode(reader.rest(), terms.layout) if reader.remaining else None
+        )
         return Model(header, since, counted, dense.values, sign_counts)
     stamp = reader.take(STAMP_BYTES)
     return Sum(header, since, counted, stamp, _decode_sum(reader.rest(), terms.layout))
@@ -189,8 +191,8 @@ def _decode_sum(payload: bytes, layout: Layout) -> UpdateSequence | SignCounts:
 
 def _read_replay(reader: Reader, header: Header, since: int, terms: Terms) -> tuple[bytes, ...]:
     """Check every broadcast of a replay and return them as bytes."""
-    if reader.left > 8 * terms.layout.size + 4096:
-        raise DecodeError(f"a replay of {reader.left} bytes is longer than the model would be")
+    if reader.remaining > 8 * terms.layout.size + 4096:
+        raise DecodeError(f"a replay of {reader.remaining} bytes is longer than the model would be")
     broadcasts = []
     stamp = header.stamp
     for expected in range(since, header.round):

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from fedtern.core.compressors import check_finite
 from fedtern.core.errors import LocalProtocolError, MissedRounds
-from fedtern.core.layout import Layout, Vector, own_vector, read_only
+from fedtern.core.layout import Layout, Vector, copy_vector, read_only
 from fedtern.core.methods import Method
 from fedtern.core.protocol.catchup import Model, Replay, Sum, read_server_message
 from fedtern.core.protocol.events import How, Received, Sent
@@ -48,7 +48,7 @@ class Client:
     ) -> None:
         if layout is None and weights is None:
             raise ValueError("Pass the layout or the initial weights, which determine the size.")
-        vector = None if weights is None else own_vector(weights, layout)
+        vector = None if weights is None else copy_vector(weights, layout)
         if layout is None and vector is not None:
             layout = Layout.flat(vector.size)
         assert layout is not None  # one of the two was given
@@ -281,7 +281,7 @@ class Client:
             ValueError: the snapshot is of another client, federation, model or method.
 
         """
-        snapshot.expect(self._identity)
+        snapshot.check_meta(self._identity)
         pending = unpack_blobs(snapshot.arrays, "pending")
         round = snapshot.meta["round"]
         replica = Replica.from_arrays(snapshot.arrays)
@@ -289,7 +289,7 @@ class Client:
             self.client_id,
             self.terms,
             self._uplink.seed,
-            snapshot.copies("feedback."),
+            snapshot.copies_with_prefix("feedback."),
             pending[0] if pending else None,
         )
         self.round = round

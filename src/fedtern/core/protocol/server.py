@@ -18,7 +18,7 @@ from fedtern.core.errors import (
     RemoteProtocolError,
 )
 from fedtern.core.feedback import EMPTY, State
-from fedtern.core.layout import Layout, Vector, own_vector, read_only
+from fedtern.core.layout import Layout, Vector, copy_vector, read_only
 from fedtern.core.methods import Method
 from fedtern.core.protocol import records
 from fedtern.core.protocol.catchup import CatchUpBuilder
@@ -59,7 +59,7 @@ class Server:
         cohort: Iterable[int] | None = None,
         cache_bytes: int | None = None,
     ) -> None:
-        vector = own_vector(weights, layout)
+        vector = copy_vector(weights, layout)
         self.terms = Terms(layout or Layout.flat(vector.size), method)
         check_finite(vector, self.terms.layout)
         self.federation = federation
@@ -265,7 +265,7 @@ class Server:
             ValueError: the snapshot is of another federation, model or method.
 
         """
-        snapshot.expect(self._identity)
+        snapshot.check_meta(self._identity)
         arrays = snapshot.arrays
         cohort = snapshot.meta["cohort"]
         round = snapshot.meta["round"]
@@ -279,7 +279,7 @@ class Server:
         self._replica = replica
         self._history = history
         self.cohort = None if cohort is None else frozenset(cohort)
-        self._feedback = snapshot.copies("feedback.")
+        self._feedback = snapshot.copies_with_prefix("feedback.")
         self._last_counted = dict(zip(clients, rounds, strict=True))
         self._uploads = {}
         for record in unpack_blobs(arrays, "uploads"):

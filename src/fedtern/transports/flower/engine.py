@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from fedtern.core.analytic import bits
+from fedtern.core.analytic import analytic_bits
 from fedtern.core.errors import FedternError
 from fedtern.core.protocol import Accepted
 from fedtern.core.updates import count_entries
@@ -187,7 +187,7 @@ class FlowerFederation(Federation):
 
     def _size_of(self, upload: Accepted) -> UploadSize:
         terms = self.server.terms
-        paper_bits = bits(terms.method.up, terms.layout, sent=count_entries(upload.update))
+        paper_bits = analytic_bits(terms.method.up, terms.layout, sent=count_entries(upload.update))
         return UploadSize(len(upload.data), paper_bits)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fedtern.core.analytic import bits
+from fedtern.core.analytic import analytic_bits
 from fedtern.core.methods import Method
 from fedtern.core.protocol import Client, Server, Uplink
 from fedtern.core.protocol.catchup import read_server_message
@@ -139,7 +139,7 @@ class Federation:
         with self.meter.phase("decode"):
             self.witness.receive(broadcast.data)
         paper_up = sum(upload.paper_bits for upload in uploads)
-        paper_down = sum(bits(method.down, layout, lag) for lag in lags if lag)
+        paper_down = sum(analytic_bits(method.down, layout, lag) for lag in lags if lag)
         self.meter.up.add([upload.nbytes for upload in uploads], paper_up)
         self.meter.down.add(downloads, paper_down)
 
@@ -215,7 +215,7 @@ class Federation:
             kept[_VELOCITY] = session.velocity
         with self.meter.phase("states"):
             self._states.put(i, kept)
-        paper_bits = bits(method.up, self.server.terms.layout, sent=count_entries(update))
+        paper_bits = analytic_bits(method.up, self.server.terms.layout, sent=count_entries(update))
         return UploadSize(len(sent.data), paper_bits)
 
     def close(self) -> None:
@@ -267,7 +267,7 @@ class Federation:
 
         """
         for name, part in (("server", self.server), ("witness", self.witness)):
-            part.restore(Snapshot(snapshot.starting_with(f"{name}."), snapshot.meta[name]))
+            part.restore(Snapshot(snapshot.arrays_with_prefix(f"{name}."), snapshot.meta[name]))
         self._rounds = snapshot.arrays["rounds"].copy()
         self._batches = snapshot.arrays["batches"].copy()
         self._states.close()
@@ -284,7 +284,7 @@ def _vectors_by_client(snapshot: Snapshot) -> Iterator[tuple[int, Vectors]]:
 
     One client at a time: the vectors of all clients together may not fit into memory.
     """
-    arrays = snapshot.starting_with("client.")
+    arrays = snapshot.arrays_with_prefix("client.")
     for client, names in groupby(arrays, key=lambda name: name.partition(".")[0]):
         yield int(client), {name.partition(".")[2]: arrays[name].copy() for name in names}
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from fedtern.core.analytic import bits
+from fedtern.core.analytic import analytic_bits
 from fedtern.core.errors import DecodeError, FedternError, RunError
 from fedtern.core.methods import MethodSpec, method_from_spec
 from fedtern.core.protocol import Server
@@ -191,8 +191,8 @@ class ExperimentServer:
             down_bytes=self._total_down + (before.down_bytes if before else 0),
             up_bytes_mean=self._mean_up + (before.up_bytes_mean if before else 0),
             down_bytes_mean=self._mean_down + (before.down_bytes_mean if before else 0),
-            up_bytes_paper=self.server.round * bits(method.up, layout) / 8,
-            down_bytes_paper=self.server.round * bits(method.down, layout) / 8,
+            up_bytes_paper=self.server.round * analytic_bits(method.up, layout) / 8,
+            down_bytes_paper=self.server.round * analytic_bits(method.down, layout) / 8,
             dense_bytes=4 * layout.size * self.iteration,
             seconds=seconds,
         )
