@@ -24,8 +24,8 @@ extern "C" {
 #endif
 
 #define FT_VERSION_MAJOR 1
-#define FT_VERSION_MINOR 0
-#define FT_VERSION "1.0"
+#define FT_VERSION_MINOR 1
+#define FT_VERSION "1.1"
 
 /* Readable bytes that must follow a bit stream that is read a word at a time. */
 #define FT_SPARE 8
@@ -66,7 +66,7 @@ int64_t ft_first_reaching(const float *x, int64_t size, int32_t threshold);
 /* ---- Golomb-coded positions (Algorithms 3 and 4 of the paper) -------------------------------- */
 
 /*
- * Write the gaps between ascending positions: the low `width` bits of each gap to `remainders`,
+ * Write the gaps between strictly ascending positions, the first of at least 0: the low `width` bits of each gap to `remainders`,
  * and gap >> width as that many ones and a zero to `quotients`. Returns the bits of the quotients.
  */
 int64_t ft_encode_gaps(const int64_t *positions, int64_t count, int width, uint8_t *remainders,

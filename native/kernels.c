@@ -359,10 +359,11 @@ int64_t ft_decode_gaps(const uint8_t *remainders, const uint8_t *quotients, int6
 
 void ft_pack_levels(const int32_t *levels, int64_t count, int width, uint8_t *out)
 {
+    const uint64_t mask = ((uint64_t)1 << width) - 1;
     uint64_t word = 0;
     int bits = 0;
     for (int64_t i = 0; i < count; i++) {
-        uint64_t level = (uint32_t)levels[i];
+        uint64_t level = (uint32_t)levels[i] & mask;
         word |= level << bits;
         bits += width;
         if (bits >= 64) {
@@ -629,6 +630,8 @@ void ft_sort_entries(const int64_t *positions, const float *values, int64_t coun
 {
     /* A radix sort is stable, and with few passes several times as fast as one by comparison. */
     int bits = 1;
+    if (count == 0)
+        return;
     while ((size - 1) >> bits)
         bits++;
     const int passes = (bits + 10) / 11;
@@ -764,7 +767,7 @@ int ft_fill_ternary_values(const int64_t *positions, const int32_t *updates, int
     }
     for (int64_t which = 0; which < num_updates * segments; which++) {
         float magnitude = magnitudes[which];
-        if (magnitude < 0 || (magnitude > 0) != used[which])
+        if (!(magnitude >= 0) || (magnitude > 0) != used[which])
             return 0;
     }
     return 1;

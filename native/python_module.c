@@ -100,7 +100,11 @@ typedef PyObject *const *arguments;
 static PyObject *select_largest(PyObject *self, arguments args, Py_ssize_t count)
 {
     ARGUMENTS(7);
-    WRITE(float, x, 0);
+    /* Without a vector to add, x is only read. */
+    int64_t x_length = 0;
+    float *x = take(&held, args[0], (Py_ssize_t)sizeof *x, args[1] != Py_None, &x_length);
+    if (!x)
+        return fail(&held, "");
     int64_t y_length = x_length;
     const float *y = NULL;
     if (args[1] != Py_None && !(y = take(&held, args[1], (Py_ssize_t)sizeof *y, 0, &y_length)))
@@ -143,8 +147,14 @@ static PyObject *encode_gaps(PyObject *self, arguments args, Py_ssize_t count)
     WRITE(uint8_t, quotients, 3);
     CHECK(width >= 0 && width <= 48, "width must be in [0, 48]");
     CHECK(8 * remainders_length >= positions_length * width, "remainders are too short");
-    int64_t last = positions_length ? positions[positions_length - 1] : 0;
-    CHECK(last >= 0 && 8 * quotients_length >= (last >> width) + positions_length,
+    int64_t last = -1;
+    int ascending = 1;
+    for (int64_t i = 0; i < positions_length; i++) {
+        ascending &= positions[i] > last;
+        last = positions[i];
+    }
+    CHECK(ascending, "positions must be strictly increasing");
+    CHECK(8 * quotients_length >= (positions_length ? last >> width : 0) + positions_length,
           "quotients are too short");
     int64_t bits;
     UNLOCKED(bits = ft_encode_gaps(positions, positions_length, (int)width, remainders,
@@ -365,6 +375,7 @@ static PyObject *sort_entries(PyObject *self, arguments args, Py_ssize_t count)
               out_values_length == n && order_length == n && swap_length == n && n <= INT32_MAX,
           "all entries must have the same length");
     CHECK(counters_length >= FT_SORT_SCRATCH, "counters are too short");
+    CHECK(size >= 1 || n == 0, "size must be at least 1");
     CHECK(all_within(positions, n, size), "a position is out of range");
     for (int64_t i = 0; i < ends_length; i++)
         CHECK(ends[i] >= (i ? ends[i - 1] : 0) && ends[i] <= n, "ends must ascend");
@@ -393,6 +404,9 @@ static PyObject *measure_keys(PyObject *self, arguments args, Py_ssize_t count)
     NUMBER(place_width, 4);
     NUMBER(cell_width, 5);
     CHECK(positions_length == updates_length, "positions and updates must have the same length");
+    CHECK(key_width >= 0 && key_width <= 48 && place_width >= 0 && place_width <= 48 &&
+              cell_width >= 0 && cell_width <= 48,
+          "widths must be in [0, 48]");
     int64_t bits[3];
     UNLOCKED(ft_measure_keys(positions, updates, positions_length, number, (int)key_width,
                              (int)place_width, (int)cell_width, bits));

@@ -30,37 +30,18 @@ def complete_method(method: Mapping[str, Any]) -> dict[str, Any]:
                 f"method {method['name']!r} has no parameter {name!r}; it has"
                 f" {', '.join(parameters) or 'none'}"
             )
-    values = {
-        name: _convert(f"{method['name']}'s {name}", method.get(name, default), default)
-        for name, default in parameters.items()
-    }
-    try:
-        make(**values)  # raises if a value is out of range
-    except TypeError as error:  # such as a word instead of a number
-        given = ", ".join(f"{name}={v}" for name, v in method.items() if name != "name")
-        raise ValueError(
-            f"method {method['name']!r} cannot be created with {given} ({error}); see `fedtern"
-            f" methods {method['name']}`"
-        ) from error
+    given = {name: _parse_text(value) for name, value in method.items() if name != "name"}
+    for name, value in given.items():
+        if isinstance(value, int) and abs(value) >= INTEGER_LIMIT:
+            raise ValueError(f"{method['name']}'s {name} must be below 2**63, got {value}")
+    values = make.convert(given)
+    make(**values)  # raises if a value is out of range
     return {"name": method["name"], **values}
 
 
-def _convert(name: str, value: Any, default: Any) -> Any:
-    """Convert a value to the type of the default, so that 1 and 1.0 give the same digest."""
-    if isinstance(default, float | None) and isinstance(value, str):
-        value = _parse_value(value)
-    if isinstance(value, int) and abs(value) >= INTEGER_LIMIT:
-        raise ValueError(f"{name} must be below 2**63, got {value}")
-    if default is None and isinstance(value, bool):
-        raise ValueError(f"{name} must be a number or none, got {value!r}")
-    if value is None or default is None:
-        return value
-    fits = isinstance(value, bool) == isinstance(default, bool) and (
-        isinstance(value, type(default)) or (isinstance(default, float) and isinstance(value, int))
-    )
-    if not fits:
-        raise ValueError(f"{name} must be of type {type(default).__name__}, got {value!r}")
-    return type(default)(value)
+def _parse_text(value: Any) -> Any:
+    """Parse a number that was given as text, as in a TOML file."""
+    return _parse_value(value) if isinstance(value, str) else value
 
 
 def parse_method(text: str) -> dict[str, Any]:

@@ -227,11 +227,48 @@ def test_sums_of_sparse_updates(seed, size, updates, segments):
             "data is too short",
         ),
         (lambda m: m.rotate(np.zeros(3, np.float32)), "power of two"),
+        (
+            lambda m: m.measure_keys(np.zeros(1, np.int64), np.zeros(1, np.int32), 1, 3, 99, 3),
+            r"widths must be in \[0, 48\]",
+        ),
     ],
 )
 def test_compiled_kernels_check_their_buffers(call, message):
     with pytest.raises(ValueError, match=message):
         call(native)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("positions", [[900, 5], [3, 3], [-1]])
+def test_positions_that_do_not_ascend_are_refused(backend, positions):
+    low = np.zeros(8, np.uint8)
+    high = np.zeros(200, np.uint8)
+    with pytest.raises(ValueError, match="positions must be strictly increasing"):
+        backend.encode_gaps(np.array(positions), 3, low, high)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_read_only_vector_can_be_searched(backend):
+    x = np.arange(100, dtype=np.float32)
+    x.flags.writeable = False
+    positions = np.empty(200, np.int64)
+    values = np.empty(200, np.float32)
+    assert backend.select(x, None, 2, 1, positions, values) == 2
+    assert positions[:2].tolist() == [98, 99]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nothing_to_sort_is_sorted(backend):
+    nothing = np.empty(0, np.int64)
+    backend.sort_entries(
+        nothing,
+        np.empty(0, np.float32),
+        np.zeros(1, np.int64),
+        0,
+        nothing.copy(),
+        np.empty(0, np.int32),
+        np.empty(0, np.float32),
+    )
 
 
 @pytest.mark.parametrize("name", ["native", "numpy"])

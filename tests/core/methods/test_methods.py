@@ -179,7 +179,7 @@ BAD = {
     "variance:decay": ({"decay": 1.5}, r"decay must be in \(0, 1\]"),
     "terngrad:": ({"clip": -1.0}, "clip must be positive or None"),
     "qsgd:levels": ({"levels": 0}, "steps must be from 1"),
-    "qsgd:norm": ({"norm": "l1"}, 'norm must be "l2" or "max"'),
+    "qsgd:norm": ({"norm": "l1"}, "norm must be of type 'l2' or 'max', got 'l1'"),
     "atomo:": ({"rank": 0}, "rank must be from 1"),
     "powersgd:": ({"rank": 0}, "rank must be from 1"),
     "sketched:": ({"bits": 17}, "bits must be from 1 to 16"),

@@ -14,7 +14,7 @@ import pytest
 
 from checks import same
 from fedtern import METHODS, Method, register_method, sgd
-from fedtern.core.methods import Mean, MethodSpec
+from fedtern.core.methods import Mean, MethodSpec, make_method, method_from_spec
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -128,3 +128,67 @@ def test_registering_an_existing_name_requires_replace():
         assert same(replaced().up, sgd().up)
     finally:
         METHODS.pop("mine", None)
+
+
+def test_a_parameter_is_converted_before_the_method_is_made():
+    stc = METHODS["stc"]
+    assert stc(1).digest == stc(1.0).digest == stc(np.float64(1)).digest
+    assert method_from_spec(stc(1).spec).digest == stc(1).digest
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"p_up": True}, "stc's p_up must be of type float, got True"),
+        ({"p_up": "0.1"}, "stc's p_up must be of type float, got '0.1'"),
+        ({"p_up": float("nan")}, "stc's p_up must be of type float, got nan"),
+        ({"local_steps": 2.5}, "stc's local_steps must be of type int, got 2.5"),
+        ({"local_steps": True}, "stc's local_steps must be of type int, got True"),
+        ({"weighted": "no"}, "stc's weighted must be of type bool, got 'no'"),
+        ({"scope": "layer"}, "stc's scope must be of type 'model' or 'tensor', got 'layer'"),
+        ({"p_up": None}, "stc's p_up must be of type float, got None"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        METHODS["stc"](**parameters)
+
+
+def without_parameters() -> Method:
+    return sgd()
+
+
+def without_default(p: float) -> Method:
+    return sgd()
+
+
+def without_annotation(p=0.5) -> Method:
+    return sgd()
+
+
+def with_any_arguments(*values: float) -> Method:
+    return sgd()
+
+
+@pytest.mark.parametrize("make", [without_default, without_annotation, with_any_arguments])
+def test_every_parameter_needs_a_default_and_a_type(make):
+    with pytest.raises(ValueError, match="needs a default and a type annotation"):
+        register_method("mine")(make)
+    assert "mine" not in METHODS
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "Mine", "1st", "with space"])
+def test_a_name_that_cannot_be_typed_is_refused(name):
+    with pytest.raises(ValueError, match="name must consist of lower-case letters"):
+        register_method(name)(without_parameters)
+
+
+@pytest.mark.parametrize("version", [0, -1, True, 1.5, "1"])
+def test_a_version_is_a_positive_whole_number(version):
+    with pytest.raises(ValueError, match="must be a whole number from 1 on"):
+        register_method("mine", version=version)(without_parameters)
+
+
+def test_an_unknown_method_of_a_record_is_named():
+    with pytest.raises(ValueError, match="Unknown method 'gone'"):
+        make_method({"name": "gone"})

@@ -13,6 +13,13 @@ from fedtern.core.kernels.reference import Integer
 
 NAME = "native"
 
+_VERSION = "1.1"
+if compiled.version != _VERSION:
+    raise ImportError(
+        f"the compiled kernels have version {compiled.version}, expected {_VERSION}: install the"
+        " package again"
+    )
+
 _SELECT_SCRATCH = 2048
 _SORT_SCRATCH = 2050
 

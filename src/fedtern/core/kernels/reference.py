@@ -78,6 +78,8 @@ def encode_gaps(
 ) -> int:
     """Write Golomb-coded gaps to two buffers and return the bits of the quotients."""
     gaps = np.diff(indices, prepend=-1) - 1
+    if (gaps < 0).any():
+        raise ValueError("positions must be strictly increasing")
     low = np.packbits(_bits_of(gaps, width), bitorder="little")
     remainders[: low.size] = low
     unary = np.ones(int((gaps >> width).sum()) + gaps.size, np.uint8)

@@ -55,7 +55,7 @@ def make_method(described: Mapping[str, Any]) -> Method:
     True
     """
     parameters = {name: value for name, value in described.items() if name != "name"}
-    return METHODS[described["name"]](**parameters)
+    return look_up(described["name"], METHODS, "method")(**parameters)
 
 
 def method_from_spec(spec: MethodSpec) -> Method:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import functools
 import inspect
-import operator
+import math
+import numbers
+import re
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any, Generic, ParamSpec
 
+import numpy as np
+
 from fedtern.core.methods.method import Method
 from fedtern.core.methods.spec import Parameter
 
 P = ParamSpec("P")
+
+_NAME = re.compile("[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,9 @@ class Recipe(Generic[P]):
         publication: citation and map of equations.
         defaults: the default of each parameter.
 
+    Raises:
+        ValueError: the name or version is malformed, or a parameter has no default or no type.
+
     """
 
     def __init__(
@@ -64,6 +73,14 @@ class Recipe(Generic[P]):
         version: int = 1,
         publication: Publication = UNPUBLISHED,
     ) -> None:
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"A method's name must consist of lower-case letters, digits and _, got {name!r}."
+            )
+        if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+            raise ValueError(
+                f"The version of method {name!r} must be a whole number from 1 on, got {version!r}."
+            )
         functools.update_wrapper(self, make)
         self.name = name
         self.version = version
@@ -71,44 +88,85 @@ class Recipe(Generic[P]):
         self._make = make
         self._signature = inspect.signature(make)
         self._types = typing.get_type_hints(make)
+        self.defaults = self._checked_defaults()
 
     def __call__(self, *args: P.args, **parameters: P.kwargs) -> Method:
-        """Make the method with these parameters."""
-        method = self._make(*args, **parameters)
+        """Make the method with these parameters.
+
+        Raises:
+            TypeError: a parameter is unknown.
+            ValueError: a parameter has a value of the wrong type or out of range.
+
+        """
         bound = self._signature.bind(*args, **parameters)
-        bound.apply_defaults()
-        plain = {name: self._plain(name, value) for name, value in bound.arguments.items()}
-        return replace(method, name=self.name, version=self.version, parameters=plain)
+        values = self.convert(bound.arguments)
+        method = self._make(**values)  # type: ignore[call-arg]
+        return replace(method, name=self.name, version=self.version, parameters=values)
 
-    def _plain(self, name: str, value: Any) -> Parameter:
-        """Convert a value to the type of its parameter, so that 1 and 1.0 give the same method."""
-        hint = self._types.get(name, Any)
-        kinds = [kind for kind in typing.get_args(hint) or (hint,) if kind is not NoneType]
-        if value is None or isinstance(value, str | bool):
-            plain: Parameter = value
-        elif float in kinds and int not in kinds:
-            plain = float(value)
-        elif bool in kinds:
-            plain = bool(value)
-        elif int in kinds:
-            plain = operator.index(value)
-        else:
-            raise ValueError(
-                f"Parameter {name} of method {self.name!r} must be a number, a string, a bool or"
-                f" None, with a type annotation, got {value!r}."
+    def convert(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Complete parameters with the defaults and convert each to its annotated type.
+
+        So 1, 1.0 and ``np.float32(1)`` give the same method.
+
+        Raises:
+            ValueError: a value does not have the annotated type, or is not finite.
+
+        """
+        return {
+            name: _convert(f"{self.name}'s {name}", parameters.get(name, default), kinds)
+            for (name, default), kinds in zip(
+                self.defaults.items(), map(self._kinds, self.defaults), strict=True
             )
-        return plain
+        }
 
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """The default of each parameter."""
-        parameters = self._signature.parameters
-        return {name: parameter.default for name, parameter in parameters.items()}
+    def _kinds(self, name: str) -> tuple[Any, ...]:
+        """Return the types and literals that a parameter accepts."""
+        kinds: list[Any] = []
+        waiting = [self._types[name]]
+        while waiting:
+            hint = waiting.pop()
+            # A union or a literal; a plain type has no arguments.
+            waiting += typing.get_args(hint)
+            kinds += [] if typing.get_args(hint) else [hint]
+        return tuple(kinds)
+
+    def _checked_defaults(self) -> dict[str, Any]:
+        defaults: dict[str, Any] = {}
+        for name, parameter in self._signature.parameters.items():
+            plain = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+            if not plain or parameter.default is parameter.empty or name not in self._types:
+                raise ValueError(
+                    f"Parameter {name} of method {self.name!r} needs a default and a type"
+                    " annotation, such as p: float = 0.01."
+                )
+            defaults[name] = _convert(f"{self.name}'s {name}", parameter.default, self._kinds(name))
+        return defaults
 
     @property
     def about(self) -> str:
         """The first line of the function's docstring."""
         return (inspect.getdoc(self._make) or "").partition("\n")[0]
+
+
+def _convert(name: str, value: Any, kinds: tuple[Any, ...]) -> Parameter:
+    """Convert a value to one of the annotated types, or raise a ``ValueError``."""
+    if value is None and NoneType in kinds:
+        return None
+    if isinstance(value, bool | np.bool_):
+        if bool in kinds:
+            return bool(value)
+    elif isinstance(value, str):
+        if str in kinds or value in kinds:
+            return value
+    elif isinstance(value, numbers.Integral) and int in kinds:
+        return int(value)
+    elif isinstance(value, numbers.Real) and float in kinds and math.isfinite(value):
+        return float(value)
+    expected = " or ".join(
+        "none" if kind is NoneType else kind.__name__ if isinstance(kind, type) else repr(kind)
+        for kind in reversed(kinds)
+    )
+    raise ValueError(f"{name} must be of type {expected}, got {value!r}")
 
 
 def named_method(

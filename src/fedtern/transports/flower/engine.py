@@ -179,7 +179,13 @@ class FlowerFederation(Federation):
             in_context=True,
         )
         session = Session(spec, self.server, RunTotals(None), grid, _TIMEOUT)
+        deadline = time.monotonic() + _TIMEOUT
         while len(nodes := list(grid.get_node_ids())) < len(self.split):
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"{len(nodes)} of {len(self.split)} simulated nodes registered within"
+                    f" {_TIMEOUT:g} s"
+                )
             time.sleep(0.1)  # nodes register one after the other
         session.handshake(nodes, hint="")
         _require_all_clients(session)

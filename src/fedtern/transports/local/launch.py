@@ -88,7 +88,7 @@ def _resume(run: RunDirectory, federation: Federation) -> int:
     if snapshot is not None:
         try:
             federation.restore(snapshot)
-        except (ValueError, KeyError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise run.damaged_checkpoint(error) from error
     kept = run.resume_metrics(lambda found: found.iteration <= federation.iteration)
     return max((found.iteration for found in kept), default=0)
@@ -117,7 +117,9 @@ def _train(
             saved = time.monotonic()
     if federation.iteration >= total:
         if evaluated < total:  # a kill came after the last checkpoint, before the evaluation
-            run.record(federation.evaluate())
+            found = federation.evaluate()
+            run.record(found)
+            yield found
         server = federation.server
         model = server.terms.layout.unflatten(server.weights)
         run.finish(model, federation.snapshot().digest)

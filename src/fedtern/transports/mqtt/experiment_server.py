@@ -93,21 +93,22 @@ class ExperimentServer:
         self.stats = Stats()
         self.run = open_run(experiment, path.parent, path=path, command=command, engine="mqtt")
         self.run.create()
-        self._lock = ExitStack()
-        self._lock.enter_context(self.run.locked())
-        self._model = FlatModel(task.build(seed))
-        self._test_examples = task.examples(dataset)[1]
-        server = Server(
-            self._model.weights,
-            experiment.make_method(),
-            self._model.layout,
-            federation=federation,
-            seed=seed,
-        )
-        self.server: ServerLike = server if store is None else DurableServer(server, store)
-        self.terms = server.terms
-        self.run.write_setup(split, dataset, self._model.layout.size)
-        earlier = self.run.resume_metrics(on_damage=_log_damage)
+        with ExitStack() as lock:  # released again if anything below fails
+            lock.enter_context(self.run.locked())
+            self._model = FlatModel(task.build(seed))
+            self._test_examples = task.examples(dataset)[1]
+            server = Server(
+                self._model.weights,
+                experiment.make_method(),
+                self._model.layout,
+                federation=federation,
+                seed=seed,
+            )
+            self.server: ServerLike = server if store is None else DurableServer(server, store)
+            self.terms = server.terms
+            self.run.write_setup(split, dataset, self._model.layout.size)
+            earlier = self.run.resume_metrics(on_damage=_log_damage)
+            self._lock = lock.pop_all()
         self._before = max(earlier, key=lambda r: r.round, default=None)  # of an earlier process
         self._mean_up = 0.0
         self._mean_down = 0.0
