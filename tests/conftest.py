@@ -1,3 +1,5 @@
+"""Options and fixtures of all tests."""
+
 from __future__ import annotations
 
 import os
@@ -7,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-# First calls are slower than later ones: no single example may be blamed for taking long.
+# No deadline per example, because first calls are slower than later ones.
 settings.register_profile("fedtern", deadline=None, print_blob=True)
 settings.load_profile("fedtern")
 
@@ -31,7 +33,7 @@ def _doctest_names(doctest_namespace: dict[str, object]) -> None:
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The directory FEDTERN_DATA names; without one, a test on real data is skipped."""
+    """The directory in FEDTERN_DATA; tests that need it are skipped if it is not set."""
     root = os.environ.get("FEDTERN_DATA")
     if not root:
         pytest.skip("set FEDTERN_DATA to a directory with the real datasets to run this test")

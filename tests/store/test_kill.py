@@ -1,4 +1,4 @@
-"""Real processes, really killed, at random points of a federation that keeps its state on disk."""
+"""A federation with durable state, whose process is killed at random times."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ from fedtern import (
 LAYOUT = Layout(("a", "b"), ((30, 40), (40,)))
 METHOD = stc(p_up=0.02, p_down=0.02)
 START = np.random.default_rng(0).standard_normal(LAYOUT.size).astype(np.float32)
-CLIENTS, ROUNDS, KILLS = 4, 60, 60
+CLIENTS = 4
+ROUNDS = 60
+KILLS = 60
 
 
 def train(client) -> np.ndarray:
-    """Deterministic in the client, the round and the weights: a restart learns the same."""
+    """Return new weights that depend only on client, round and weights."""
     rng = np.random.default_rng([client.client.client_id, client.round])
     goal = rng.standard_normal(LAYOUT.size).astype(np.float32)
     return client.weights + np.float32(0.1) * (goal - client.weights)
 
 
 def federate(path: Path) -> str:
-    """Run to the end from wherever the stores are; what everybody then knows, as a digest."""
+    """Continue the federation to its end and return a digest of all final states."""
     server = DurableServer(Server(START, METHOD, LAYOUT), Store(path / "server", log_bytes=2000))
     clients = [
         DurableClient(Client(i, METHOD, LAYOUT, START), Store(path / f"client{i}"))
@@ -49,7 +51,7 @@ def federate(path: Path) -> str:
         for i in np.random.default_rng(server.round).choice(CLIENTS, 2, replace=False).tolist():
             clients[i].receive(server.catch_up(i, clients[i].round).data)
             data = clients[i].pending or clients[i].send(train(clients[i])).data
-            with suppress(DuplicateUpload):  # it had arrived before the kill
+            with suppress(DuplicateUpload):  # the upload arrived before the kill
                 server.receive(i, data)
         server.finish_round()
     digest = hashlib.sha256(server.server.snapshot().to_bytes())
@@ -62,8 +64,14 @@ def federate(path: Path) -> str:
     return digest.hexdigest()
 
 
-def in_child(path: Path, life: float | None) -> bool:
-    """Run in a process of its own; True if it was killed after ``life`` seconds."""
+def run_in_child(path: Path, kill_after: float | None) -> bool:
+    """Run the federation in a child process and return whether it was killed.
+
+    Args:
+        path: the directory of the federation.
+        kill_after: seconds until the process is killed; None to let it finish.
+
+    """
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -73,8 +81,8 @@ def in_child(path: Path, life: float | None) -> bool:
         except BaseException as error:
             sys.stderr.write(f"{type(error).__name__}: {error}\n")
         os._exit(code)
-    if life is not None:
-        time.sleep(life)
+    if kill_after is not None:
+        time.sleep(kill_after)
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     killed = os.WIFSIGNALED(status)
@@ -83,24 +91,25 @@ def in_child(path: Path, life: float | None) -> bool:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_a_run_that_is_killed_again_and_again_ends_in_the_same_bytes(tmp_path):
+def test_a_federation_that_is_killed_repeatedly_ends_in_the_same_state(tmp_path):
     reference = tmp_path / "reference"
     reference.mkdir()
-    begin = time.perf_counter()
+    start = time.perf_counter()
     expected = federate(reference)
-    whole = time.perf_counter() - begin
+    duration = time.perf_counter() - start
     rng = np.random.default_rng(1)
-    kills = episodes = 0
+    kills = 0
+    runs = 0
     while kills < KILLS:
-        path = tmp_path / f"run{episodes}"
+        path = tmp_path / f"run{runs}"
         path.mkdir()
         for _ in range(12):
-            if not in_child(path, life=float(rng.uniform(0, whole / 2))):
+            if not run_in_child(path, kill_after=float(rng.uniform(0, duration / 2))):
                 break
             kills += 1
         else:
-            in_child(path, life=None)
+            run_in_child(path, kill_after=None)
         assert (path / "digest").read_text() == expected
         shutil.rmtree(path)
-        episodes += 1
-    print(f"\n{kills} kills in {episodes} runs; each ended in {expected[:16]}…")
+        runs += 1
+    print(f"\n{kills} kills in {runs} runs; each ended in {expected[:16]}…")

@@ -1,3 +1,5 @@
+"""Logs, stores, and durable servers and clients: recovery, damage and full disks."""
+
 from __future__ import annotations
 
 import errno
@@ -30,8 +32,8 @@ STC = METHODS["stc"]
 
 
 @pytest.fixture
-def opened():
-    """Closes every store that a test has opened."""
+def open_store():
+    """Opens stores, and closes them after the test."""
     with ExitStack() as stack:
 
         def store(*args, **options) -> Store:
@@ -41,16 +43,16 @@ def opened():
 
 
 @pytest.fixture
-def open_server(opened):
-    return lambda path, **options: DurableServer(pair(STC)[0], opened(path, **options))
+def open_server(open_store):
+    return lambda path, **options: DurableServer(pair(STC)[0], open_store(path, **options))
 
 
 @pytest.fixture
-def open_client(opened):
-    return lambda path, i=0: DurableClient(pair(STC)[1][i], opened(path))
+def open_client(open_store):
+    return lambda path, i=0: DurableClient(pair(STC)[1][i], open_store(path))
 
 
-def play(server, clients, rounds: int) -> None:
+def play_rounds(server, clients, rounds: int) -> None:
     for _ in range(rounds):
         for client in clients:
             client.receive(server.catch_up(client.client.client_id, client.round).data)
@@ -59,7 +61,7 @@ def play(server, clients, rounds: int) -> None:
         server.finish_round()
 
 
-def test_records_come_back_in_order_and_a_torn_tail_is_cut_anywhere(tmp_path):
+def test_complete_records_are_read_back_wherever_the_log_is_cut_off(tmp_path):
     log = Log(tmp_path / "log")
     records = [os.urandom(n) for n in (0, 1, 700, 3)]
     for i, record in enumerate(records):
@@ -69,7 +71,7 @@ def test_records_come_back_in_order_and_a_torn_tail_is_cut_anywhere(tmp_path):
     ends = np.cumsum([20] + [8 + len(record) for record in records])
     for cut in range(len(whole) + 1):
         path = tmp_path / "cut"
-        # What was synced is not lost by a cut-off write: only a log that never knew is cut there.
+        # Without a commit: synced records are never lost by an interrupted write.
         path.write_bytes((whole[:8] + bytes(12) + whole[20:])[:cut])
         log = Log(path)
         survivors = int((ends[1:] <= cut).sum())
@@ -79,7 +81,7 @@ def test_records_come_back_in_order_and_a_torn_tail_is_cut_anywhere(tmp_path):
         log.close()
 
 
-def test_an_unfinished_write_is_cut_but_damage_to_finished_ones_is_reported(tmp_path):
+def test_incomplete_records_are_dropped_but_damaged_synced_records_are_reported(tmp_path):
     path = tmp_path / "log"
     log = Log(path)
     for i in range(6):
@@ -90,20 +92,20 @@ def test_an_unfinished_write_is_cut_but_damage_to_finished_ones_is_reported(tmp_
     path.write_bytes(data)
     log = Log(path)
     assert len(list(log.records())) == 5
-    assert log.torn == 16
+    assert log.dropped_bytes == 16
     log.close()
-    for at in range(20, 20 + 4 * 16):  # any byte that a later sync has vouched for
+    for at in range(20, 20 + 4 * 16):  # every byte before the commit
         damaged = bytearray(data)
         damaged[at] ^= 0x40
         path.write_bytes(damaged)
-        with pytest.raises(StoreError, match=r"log is damaged at byte \d+, and was safely written"):
+        with pytest.raises(StoreError, match=r"log is damaged at byte \d+, although it was synced"):
             Log(path)
     path.write_bytes(b"something else entirely")
-    with pytest.raises(StoreError, match="is not a log of this package"):
+    with pytest.raises(StoreError, match="is not a log of fedtern"):
         Log(path)
 
 
-def test_a_large_torn_record_is_cut_in_no_time(tmp_path):
+def test_a_large_incomplete_record_is_dropped_quickly(tmp_path):
     path = tmp_path / "log"
     log = Log(path)
     log.append(np.random.default_rng(0).bytes(30 << 20), sync=False)
@@ -112,14 +114,15 @@ def test_a_large_torn_record_is_cut_in_no_time(tmp_path):
     begin = time.process_time()
     log = Log(path)
     assert time.process_time() - begin < 5
-    assert log.torn == (25 << 20) - 20
+    assert log.dropped_bytes == (25 << 20) - 20
     log.close()
 
 
-def test_a_discarded_upload_stays_discarded_and_can_be_sent_again(
+def test_a_discarded_upload_stays_discarded_after_a_restart_and_can_be_sent_again(
     tmp_path, open_server, open_client
 ):
-    server, client = open_server(tmp_path / "s"), open_client(tmp_path / "c")
+    server = open_server(tmp_path / "s")
+    client = open_client(tmp_path / "c")
     data = client.send(trained(client.client, 0)).data
     server.receive(0, data)
     server.discard(0)
@@ -135,10 +138,11 @@ def test_a_discarded_upload_stays_discarded_and_can_be_sent_again(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_a_change_that_was_not_written_down_ends_the_store(
+def test_a_store_refuses_calls_after_a_change_that_was_not_recorded(
     tmp_path, open_server, open_client, monkeypatch, error
 ):
-    server, client = open_server(tmp_path / "s"), open_client(tmp_path / "c")
+    server = open_server(tmp_path / "s")
+    client = open_client(tmp_path / "c")
     data = client.send(trained(client.client, 0)).data
 
     def interrupt(*_args, **_options):
@@ -148,7 +152,7 @@ def test_a_change_that_was_not_written_down_ends_the_store(
     with pytest.raises(error):
         server.receive(0, data)
     monkeypatch.undo()
-    with pytest.raises(StoreError, match="interrupted before it was written down"):
+    with pytest.raises(StoreError, match="interrupted before it was recorded"):
         server.finish_round()
     server.store.close()
     with pytest.raises(StoreError, match="is closed"):
@@ -156,8 +160,9 @@ def test_a_change_that_was_not_written_down_ends_the_store(
     assert open_server(tmp_path / "s").uploaded == set()
 
 
-def test_a_refused_call_does_not_end_the_store(tmp_path, open_server, open_client):
-    server, client = open_server(tmp_path / "s"), open_client(tmp_path / "c")
+def test_a_store_continues_after_a_refused_call(tmp_path, open_server, open_client):
+    server = open_server(tmp_path / "s")
+    client = open_client(tmp_path / "c")
     data = client.send(trained(client.client, 0)).data
     with pytest.raises(TypeError):
         server.receive(0, data, num_examples=2.5)
@@ -169,9 +174,9 @@ def test_a_refused_call_does_not_end_the_store(tmp_path, open_server, open_clien
     assert server.finish_round().counted == {0}
 
 
-def test_a_client_that_only_listens_does_not_grow_its_log_for_ever(tmp_path, open_server, opened):
+def test_the_log_of_a_client_that_never_uploads_stays_small(tmp_path, open_server, open_store):
     server = open_server(tmp_path / "s")
-    store = opened(tmp_path / "c", log_bytes=2000)
+    store = open_store(tmp_path / "c", log_bytes=2000)
     client = DurableClient(pair(STC)[1][0], store)
     for _ in range(100):
         client.receive(server.finish_round().data)
@@ -181,18 +186,20 @@ def test_a_client_that_only_listens_does_not_grow_its_log_for_ever(tmp_path, ope
 
 
 @pytest.mark.parametrize("log_bytes", [0, 300, None])
-def test_a_server_comes_back_as_it_was(tmp_path, log_bytes, open_server, open_client, opened):
+def test_servers_and_clients_have_the_same_state_after_a_restart(
+    tmp_path, log_bytes, open_server, open_client, open_store
+):
     server = open_server(tmp_path / "s", log_bytes=log_bytes)
-    clients = [DurableClient(c, opened(tmp_path / f"c{c.client_id}")) for c in pair(STC)[1]]
-    play(server, clients, 7)
+    clients = [DurableClient(c, open_store(tmp_path / f"c{c.client_id}")) for c in pair(STC)[1]]
+    play_rounds(server, clients, 7)
     data = clients[0].pending
     expected = server.server.snapshot().to_bytes()
     server.store.close()
-    again = open_server(tmp_path / "s", log_bytes=log_bytes)
-    assert again.recovered
-    assert again.server.snapshot().to_bytes() == expected
+    restarted = open_server(tmp_path / "s", log_bytes=log_bytes)
+    assert restarted.recovered
+    assert restarted.server.snapshot().to_bytes() == expected
     with pytest.raises(LateUpload):
-        again.receive(0, data)
+        restarted.receive(0, data)
     for client in clients:
         client.store.close()
         twin = open_client(tmp_path / f"c{client.client.client_id}", client.client.client_id)
@@ -200,59 +207,62 @@ def test_a_server_comes_back_as_it_was(tmp_path, log_bytes, open_server, open_cl
     assert len(list((tmp_path / "s").glob("*.safetensors"))) <= 2
 
 
-def test_accepted_uploads_survive(tmp_path, open_server, open_client):
-    server, client = open_server(tmp_path / "s"), open_client(tmp_path / "c")
+def test_accepted_uploads_survive_a_restart(tmp_path, open_server, open_client):
+    server = open_server(tmp_path / "s")
+    client = open_client(tmp_path / "c")
     server.receive(0, client.send(trained(client.client, 0)).data, num_examples=5)
     server.store.close()
-    again = open_server(tmp_path / "s")
-    assert again.uploaded == {0}
-    assert again.finish_round().counted == {0}
-    assert (again.round, again.cohort) == (1, None)
+    restarted = open_server(tmp_path / "s")
+    assert restarted.uploaded == {0}
+    assert restarted.finish_round().counted == {0}
+    assert (restarted.round, restarted.cohort) == (1, None)
 
 
-def test_examples_survive_with_the_uploads_they_weigh(tmp_path, opened):
+def test_numbers_of_examples_survive_a_restart(tmp_path, open_store):
     broadcasts = []
     for restart in (False, True):
         server, clients = pair(METHODS["stc-tensor"])  # weighted by examples
-        durable = DurableServer(server, opened(tmp_path / str(restart)))
+        durable = DurableServer(server, open_store(tmp_path / str(restart)))
         for client, examples in zip(clients, (1, 50, 7), strict=True):
             data = client.send(trained(client, 0)).data
             durable.receive(client.client_id, data, num_examples=examples)
         if restart:
             durable.store.close()
-            again, _ = pair(METHODS["stc-tensor"])
-            durable = DurableServer(again, opened(tmp_path / str(restart)))
+            new_server, _ = pair(METHODS["stc-tensor"])
+            durable = DurableServer(new_server, open_store(tmp_path / str(restart)))
         broadcasts.append(durable.finish_round(next_cohort=[1]).data)
     assert broadcasts[0] == broadcasts[1]
 
 
-def test_a_damaged_snapshot_is_worked_out_from_the_one_before(tmp_path, open_server, open_client):
-    server, client = open_server(tmp_path / "s", log_bytes=0), open_client(tmp_path / "c")
-    play(server, [client], 5)
+def test_a_damaged_snapshot_is_recomputed_from_the_previous_one(tmp_path, open_server, open_client):
+    server = open_server(tmp_path / "s", log_bytes=0)
+    client = open_client(tmp_path / "c")
+    play_rounds(server, [client], 5)
     weights = server.weights.tobytes()
     server.store.close()
     newest = max((tmp_path / "s").glob("*.safetensors"))
     newest.write_bytes(newest.read_bytes()[:-7])
-    again = open_server(tmp_path / "s", log_bytes=0)
-    assert again.weights.tobytes() == weights
-    play(again, [client], 2)
+    restarted = open_server(tmp_path / "s", log_bytes=0)
+    assert restarted.weights.tobytes() == weights
+    play_rounds(restarted, [client], 2)
     for path in (tmp_path / "s").glob("*.safetensors"):
         path.write_bytes(b"")
-    again.store.close()
+    restarted.store.close()
     with pytest.raises(StoreError, match=r"not a fedtern snapshot.*from a backup"):
         open_server(tmp_path / "s")
 
 
 @pytest.mark.parametrize("crash", [False, True])
 @pytest.mark.parametrize("damage", ["cut", "missing"])
-def test_a_client_never_goes_back_to_before_an_upload(
+def test_a_client_is_never_restored_to_a_state_before_an_upload(
     tmp_path, open_server, open_client, damage, crash, monkeypatch
 ):
-    server, client = open_server(tmp_path / "s"), open_client(tmp_path / "c")
-    play(server, [client], 3)
+    server = open_server(tmp_path / "s")
+    client = open_client(tmp_path / "c")
+    play_rounds(server, [client], 3)
     if crash:  # between writing the new snapshot and removing the old one
         monkeypatch.setattr(Path, "unlink", lambda *_args, **_options: None)
-    play(server, [client], 1)
+    play_rounds(server, [client], 1)
     monkeypatch.undo()
     client.store.close()
     newest = max((tmp_path / "c").glob("*.safetensors"))
@@ -260,29 +270,30 @@ def test_a_client_never_goes_back_to_before_an_upload(
         newest.write_bytes(newest.read_bytes()[:-7])
     else:
         newest.unlink()
-    with pytest.raises(StoreError, match=r"remove a client's: it begins again with an empty"):
+    with pytest.raises(StoreError, match=r"the client starts again with an empty residual"):
         open_client(tmp_path / "c")
 
 
-def test_a_client_that_only_listened_since_comes_back_from_the_snapshot_before(
-    tmp_path, open_server, opened
+def test_a_client_without_later_uploads_is_restored_from_the_previous_snapshot(
+    tmp_path, open_server, open_store
 ):
     def open_client():
-        return DurableClient(pair(STC)[1][0], opened(tmp_path / "c", log_bytes=200))
+        return DurableClient(pair(STC)[1][0], open_store(tmp_path / "c", log_bytes=200))
 
-    server, client = open_server(tmp_path / "s"), open_client()
-    play(server, [client], 2)
+    server = open_server(tmp_path / "s")
+    client = open_client()
+    play_rounds(server, [client], 2)
     client.receive(server.catch_up(0, client.round).data)
     while len(list((tmp_path / "c").glob("*.safetensors"))) < 2:
         client.receive(server.finish_round().data)
     client.store.close()
     newest = max((tmp_path / "c").glob("*.safetensors"))
     newest.write_bytes(newest.read_bytes()[:-7])
-    again = open_client()
-    assert again.client.snapshot().to_bytes() == client.client.snapshot().to_bytes()
+    restarted = open_client()
+    assert restarted.client.snapshot().to_bytes() == client.client.snapshot().to_bytes()
 
 
-def test_a_server_whose_snapshots_are_gone_does_not_begin_again(tmp_path, open_server):
+def test_a_server_with_a_missing_snapshot_does_not_start_from_round_0(tmp_path, open_server):
     server = open_server(tmp_path / "s")
     server.finish_round()
     server.store.close()
@@ -291,24 +302,24 @@ def test_a_server_whose_snapshots_are_gone_does_not_begin_again(tmp_path, open_s
         open_server(tmp_path / "s")
 
 
-def test_a_store_that_was_cleared_is_a_beginning(tmp_path, open_server, opened):
+def test_a_cleared_store_starts_from_the_initial_state(tmp_path, open_server, open_store):
     server = open_server(tmp_path / "s")
     server.finish_round()
     server.store.close()
     for path in (tmp_path / "s").glob("*.safetensors"):
         path.write_bytes(b"")
-    store = opened(tmp_path / "s")
+    store = open_store(tmp_path / "s")
     with pytest.raises(StoreError, match="not a fedtern snapshot"):
         DurableServer(pair(STC)[0], store)
     store.clear()
-    again = DurableServer(pair(STC)[0], store)
-    assert (again.recovered, again.round) == (False, 0)
-    again.finish_round()
+    restarted = DurableServer(pair(STC)[0], store)
+    assert (restarted.recovered, restarted.round) == (False, 0)
+    restarted.finish_round()
     store.close()
     assert open_server(tmp_path / "s").round == 1
 
 
-def test_what_was_read_back_is_on_the_disk_before_it_is_called_safe(tmp_path, monkeypatch):
+def test_records_that_were_read_back_are_synced_on_opening(tmp_path, monkeypatch):
     log = Log(tmp_path / "log")
     log.append(b"accepted", sync=False)
     log.close()
@@ -319,7 +330,7 @@ def test_what_was_read_back_is_on_the_disk_before_it_is_called_safe(tmp_path, mo
     log.close()
 
 
-def test_a_log_whose_head_never_got_to_the_disk_is_a_new_one(tmp_path):
+def test_a_log_of_zeros_is_treated_as_new(tmp_path):
     (tmp_path / "log").write_bytes(bytes(500))
     log = Log(tmp_path / "log")
     assert list(log.records()) == []
@@ -329,10 +340,11 @@ def test_a_log_whose_head_never_got_to_the_disk_is_a_new_one(tmp_path):
     log.close()
     whole = (tmp_path / "log").read_bytes()
     for damaged in (bytes(20) + whole[20:], b"something else " * 9):
-        refused(tmp_path / "log", damaged)
+        check_refused(tmp_path / "log", damaged)
 
 
-def refused(path, data):
+def check_refused(path, data):
+    """Check that a log is refused and that its file is closed."""
     path.write_bytes(data)
     before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
     for _ in range(3):
@@ -341,9 +353,12 @@ def refused(path, data):
     assert not before or len(os.listdir("/proc/self/fd")) == before
 
 
-def test_an_interrupted_snapshot_ends_the_store(tmp_path, open_server, open_client, monkeypatch):
-    """Or what is accepted after it would go to the log of the snapshot before."""
-    server, client = open_server(tmp_path / "server", log_bytes=1), open_client(tmp_path / "client")
+def test_a_store_refuses_calls_after_an_interrupted_snapshot(
+    tmp_path, open_server, open_client, monkeypatch
+):
+    """Later uploads would be recorded in the log of the previous snapshot."""
+    server = open_server(tmp_path / "server", log_bytes=1)
+    client = open_client(tmp_path / "client")
 
     def interrupt(path, chunks):
         files.write_atomic(path, chunks)
@@ -359,9 +374,10 @@ def test_an_interrupted_snapshot_ends_the_store(tmp_path, open_server, open_clie
         server.receive(0, client.client.send(trained(client.client, 2)).data)
 
 
-def test_a_store_cut_short_while_it_is_cleared_does_not_go_back(tmp_path, open_server, open_client):
-    server, client = open_server(tmp_path / "server", log_bytes=1), open_client(tmp_path / "client")
-    play(server, [client], 3)
+def test_an_interrupted_clear_leaves_only_the_newest_snapshot(tmp_path, open_server, open_client):
+    server = open_server(tmp_path / "server", log_bytes=1)
+    client = open_client(tmp_path / "client")
+    play_rounds(server, [client], 3)
     newest = max((tmp_path / "server").glob("*.safetensors"))
     removed = []
     real = Path.unlink
@@ -399,48 +415,52 @@ def test_snapshots_are_plain_safetensors(tmp_path, open_client):
     assert arrays["feedback.residual"].tobytes() == client.client.residual.tobytes()
 
 
-def test_one_store_is_open_in_one_place_at_a_time(tmp_path, open_server, opened):
+def test_a_store_cannot_be_opened_twice_at_the_same_time(tmp_path, open_server, open_store):
     server = open_server(tmp_path / "s")
     with pytest.raises(StoreError, match="is locked by another process"):
-        opened(tmp_path / "s")
+        open_store(tmp_path / "s")
     server.store.close()
-    with opened(tmp_path / "s") as store:
+    with open_store(tmp_path / "s") as store:
         assert DurableServer(pair(STC)[0], store).round == 0
 
 
-def test_a_store_of_something_else_is_refused(tmp_path, open_server, open_client, opened):
+def test_a_store_of_another_method_or_kind_is_refused(
+    tmp_path, open_server, open_client, open_store
+):
     server = open_server(tmp_path / "s")
     server.store.close()
     other = Server(server.weights, METHODS["topk"], LAYOUT)
     with (
         Store(tmp_path / "s") as store,
-        pytest.raises(StoreError, match="belongs to something else: the snapshot's method is"),
+        pytest.raises(StoreError, match="belongs to another state: the snapshot's method is"),
     ):
         DurableServer(other, store)
-    with pytest.raises(StoreError, match="belongs to something else: the snapshot's kind"):
+    with pytest.raises(StoreError, match="belongs to another state: the snapshot's kind"):
         open_client(tmp_path / "s")
 
 
-def test_an_unwritable_place_is_a_clear_error(tmp_path, opened):
+def test_a_directory_that_cannot_be_created_is_reported(tmp_path, open_store):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StoreError, match=r"cannot open the store .*file/s"):
-        opened(tmp_path / "file" / "s")
+        open_store(tmp_path / "file" / "s")
 
 
 @pytest.mark.parametrize("call", ["write", "fsync"])
-def test_a_full_disk_is_a_clear_error_and_loses_nothing_acknowledged(
+def test_a_full_disk_is_reported_and_acknowledged_rounds_survive(
     tmp_path, monkeypatch, call, open_server, open_client
 ):
-    server, client = open_server(tmp_path / "s"), open_client(tmp_path / "c")
-    play(server, [client], 3)
-    weights, catch_up = server.weights.tobytes(), server.catch_up(0, 1).data
+    server = open_server(tmp_path / "s")
+    client = open_client(tmp_path / "c")
+    play_rounds(server, [client], 3)
+    weights = server.weights.tobytes()
+    catch_up = server.catch_up(0, 1).data
     client.receive(server.catch_up(0, client.round).data)
     data = client.send(trained(client.client, 1)).data
     real = getattr(os, call)
 
     def full(fd, *args):
         if call == "write" and args and len(args[0]) > 10:
-            real(fd, args[0][:10])  # part of it still fits
+            real(fd, args[0][:10])  # a part still fits on the disk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, call, full)
@@ -451,22 +471,22 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing_acknowledged(
         attempt()
     monkeypatch.undo()
     for refused in (server.finish_round, partial(server.catch_up, 0, 0)):
-        with pytest.raises(StoreError, match=r"failed before .*: start again"):
+        with pytest.raises(StoreError, match=r"has failed .*; open it again"):
             refused()
     server.store.close()
-    again = open_server(tmp_path / "s")
-    # With fsync failing the round may have reached the disk after all; what came before must have.
-    if again.round == 3:
-        assert again.weights.tobytes() == weights
-        assert again.catch_up(0, 1).data == catch_up
+    restarted = open_server(tmp_path / "s")
+    # The round may be on the disk although fsync failed. Earlier rounds must be.
+    if restarted.round == 3:
+        assert restarted.weights.tobytes() == weights
+        assert restarted.catch_up(0, 1).data == catch_up
     else:
-        assert (call, again.round) == ("fsync", 4)
+        assert (call, restarted.round) == ("fsync", 4)
 
 
-def test_a_real_full_disk_is_a_clear_error(tmp_path, opened):
+def test_a_real_full_disk_is_reported(tmp_path, open_store):
     if not os.path.exists("/dev/full"):
         pytest.skip("this system has no /dev/full")
-    store = opened(tmp_path / "s")
+    store = open_store(tmp_path / "s")
     server = DurableServer(pair(STC)[0], store)
     store._log.close()
     store._log._file = os.open("/dev/full", os.O_RDWR)
@@ -474,13 +494,13 @@ def test_a_real_full_disk_is_a_clear_error(tmp_path, opened):
         server.finish_round()
 
 
-def test_a_store_that_was_never_recovered_or_is_closed_takes_nothing(tmp_path, opened):
-    store = opened(tmp_path / "s")
-    with pytest.raises(StoreError, match="nothing was recovered"):
+def test_a_store_refuses_changes_before_recover(tmp_path, open_store):
+    store = open_store(tmp_path / "s")
+    with pytest.raises(StoreError, match="call recover first"):
         store.record(lambda: None, lambda _: b"record", sync=True)
 
 
-def test_states_survive_as_bytes_and_every_damage_is_noticed():
+def test_every_damaged_byte_of_a_snapshot_is_detected():
     _, clients = pair(STC)
     clients[0].send(trained(clients[0], 0))
     data = clients[0].snapshot().to_bytes()
@@ -490,6 +510,11 @@ def test_states_survive_as_bytes_and_every_damage_is_noticed():
         damaged[at] ^= 1 << at % 8
         with pytest.raises(DecodeError):
             Snapshot.from_bytes(bytes(damaged))
-    for header in (b"5", b'"x"', b"[]", b"{}", b'{"__metadata__": {"crc32": "Infinity"}}'):
-        with pytest.raises(DecodeError):
-            Snapshot.from_bytes(len(header).to_bytes(8, "little") + header)
+
+
+@pytest.mark.parametrize(
+    "header", [b"5", b'"x"', b"[]", b"{}", b'{"__metadata__": {"crc32": "Infinity"}}']
+)
+def test_snapshots_with_an_invalid_header_are_refused(header):
+    with pytest.raises(DecodeError):
+        Snapshot.from_bytes(len(header).to_bytes(8, "little") + header)

@@ -1,4 +1,4 @@
-"""The only part of the core that touches a disk."""
+"""Durable servers and clients, which keep their state in a directory."""
 
 from fedtern.store.directory import Store
 from fedtern.store.durable import DurableClient, DurableServer

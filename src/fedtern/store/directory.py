@@ -1,9 +1,10 @@
-"""A directory that holds one state: its last snapshot and what happened since.
+"""Store: a directory with the last snapshot of a state and a log of the changes since.
 
-``00000003.safetensors`` is a state, ``00000003.log`` what happened to it afterwards. A snapshot
-that the log before it leads to gets the next number; the one before is kept until the next but one,
-so that a damaged snapshot can be worked out again. One that no log leads to leaves a number out:
-there is no way to it from those before, which are removed.
+``00000003.safetensors`` is a snapshot, ``00000003.log`` the changes after it. If the log leads to
+the next snapshot, that one gets the next number, and the previous snapshot is kept: if the new one
+is damaged, it can be recomputed from the previous one and its log. If no log leads to the next
+snapshot, a number is skipped and all previous snapshots are removed, because they cannot be
+brought up to date.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from typing import Protocol, TypeVar
 from fedtern.core.errors import DecodeError, FedternError, StoreError
 from fedtern.core.snapshot import Snapshot
 from fedtern.store.files import Lock, sync_directory, write_atomic
-from fedtern.store.log import REMEDY, Log
+from fedtern.store.log import DAMAGE_ADVICE, Log
 
 T = TypeVar("T")
 
 
 class Recoverable(Protocol):
-    """What a store can bring back."""
+    """A state that a store can save and recover."""
 
     def snapshot(self) -> Snapshot:
-        """Everything there is to know."""
+        """Return the whole state."""
         ...
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Become what the snapshot was taken of."""
+        """Replace the whole state by that of a snapshot."""
         ...
 
     def replay(self, record: bytes) -> None:
-        """Do again what a record says was done."""
+        """Repeat the change of a record."""
         ...
 
 
@@ -42,53 +43,69 @@ class Store:
     """One state on disk, open in one process at a time.
 
     Args:
-        path: a directory of its own; it is made where it does not exist.
-        log_bytes: how long the log may grow before it is worth a new snapshot; by default as
-            long as the snapshot itself, and at least 1 MiB.
+        path: the directory, for this store only; it is created if it does not exist.
+        log_bytes: the size of the log at which a new snapshot is due; by default the size of the
+            last snapshot, and at least 1 MiB.
+
+    Attributes:
+        dropped_bytes: the size of an incomplete record that was cut off during recovery.
+
+    Raises:
+        LockedError: the directory is locked by another process.
+        StoreError: the directory cannot be created or written.
 
     """
 
     def __init__(self, path: str | os.PathLike[str], log_bytes: int | None = None) -> None:
         self.path = Path(path)
         self.log_bytes = log_bytes
-        self.torn = 0  # bytes of an unfinished record that recovery has cut off
+        self.dropped_bytes = 0
         self._log: Log | None = None
-        self._failed: OSError | None = None
+        self._failure: OSError | None = None
         self._snapshot_bytes = 0
-        with self._errors("open"):
-            # What a client has learned is nobody else's business.
+        with self._convert_errors("open"):
+            # Only the owner can read it: residuals contain information about private data.
             self.path.mkdir(0o700, parents=True, exist_ok=True)
             sync_directory(self.path.parent)
             self._lock = Lock(self.path)
-            with suppress(OSError):  # what a killed process was writing is in nobody's way
+            with suppress(OSError):  # drafts of a killed process do no harm
                 for draft in self.path.glob("*.draft"):
                     draft.unlink()
 
     def recover(self, state: Recoverable) -> bool:
-        """Bring a state back to where it was last seen; False, and a first snapshot, if never."""
+        """Bring a state back to its last recorded change.
+
+        Returns:
+            Whether there was a recorded state. If not, a first snapshot is written.
+
+        Raises:
+            StoreError: the store is damaged, or belongs to another state.
+
+        """
         self.check()
-        with self._errors("read"):
+        with self._convert_errors("read"):
             generations = self._generations()
         if not generations:
-            with self._errors("write"):
+            with self._convert_errors("write"):
                 self._write_snapshot(0, state.snapshot())
             return False
-        with self._errors("read"):
+        with self._convert_errors("read"):
             start = self._restore_newest(state, generations)
             for generation in range(start, generations[0] + 1):
-                self._replay(state, generation)
+                self._replay_log(state, generation)
         return True
 
     def _generations(self) -> list[int]:
-        """The numbers of the snapshots there are, or should be, newest first."""
-        # A log is made after its snapshot: where it is alone, the snapshot has been lost.
+        """Return the numbers of the snapshots, newest first, including missing ones."""
+        # A log is created after its snapshot. A log without a snapshot means that it was lost.
         paths = [*self.path.glob("*.safetensors"), *self.path.glob("*.log")]
         return sorted({int(path.stem) for path in paths if path.stem.isdecimal()}, reverse=True)
 
     def _restore_newest(self, state: Recoverable, generations: list[int]) -> int:
+        """Restore the newest readable snapshot and return its number."""
         damage = []
-        # Only as far back as a log leads forward again: what an upload took out of a residual is
-        # still in every snapshot from before it, and would be sent twice.
+        # Go back only as far as logs lead forward again. An older snapshot of a client still has
+        # the values in its residual that later uploads contained, and would send them twice.
         for back, generation in enumerate(generations):
             if generation != generations[0] - back:
                 break
@@ -101,88 +118,113 @@ class Store:
             except (DecodeError, KeyError, TypeError) as error:
                 damage.append(f"{path}: {error}")
             except ValueError as error:
-                raise StoreError(f"{path} belongs to something else: {error}") from error
+                raise StoreError(
+                    f"{path} belongs to another state: {error}; use another directory"
+                ) from error
             else:
                 self._snapshot_bytes = len(data)
                 return generation
-        raise StoreError(f"{'; '.join(damage)}; {REMEDY}")
+        raise StoreError(f"{'; '.join(damage)}; {DAMAGE_ADVICE}")
 
     def clear(self) -> None:
-        """Remove what is there, readable or not: the next recovery is a beginning."""
-        with self._errors("clear"):
+        """Remove all snapshots and logs, even damaged ones."""
+        with self._convert_errors("clear"):
             self._close_log()
-            # The oldest first: cut short, it must not bring an older state back.
+            # The oldest first: if this is interrupted, no older state must be recovered later.
             for generation in reversed(self._generations()):
                 for kind in ("safetensors", "log"):
                     self._file(generation, kind).unlink(missing_ok=True)
             sync_directory(self.path)
-        self._failed = None
+        self._failure = None
 
-    def _replay(self, state: Recoverable, generation: int) -> None:
+    def _replay_log(self, state: Recoverable, generation: int) -> None:
         self._close_log()
         self._log = Log(self._file(generation, "log"))
         sync_directory(self.path)
-        self.torn += self._log.torn
+        self.dropped_bytes += self._log.dropped_bytes
         for record in self._log.records():
             try:
                 state.replay(record)
             except FedternError as error:
-                raise StoreError(f"{self._log.path} does not fit its snapshot: {error}") from error
+                raise StoreError(
+                    f"{self._log.path} does not fit its snapshot: {error}; {DAMAGE_ADVICE}"
+                ) from error
 
     def record(
         self, change: Callable[[], T], describe: Callable[[T], bytes | None], *, sync: bool
     ) -> T:
-        """Make a change and write down what it was; with ``sync`` even through a power cut."""
+        """Make a change and append its record to the log.
+
+        Args:
+            change: makes the change.
+            describe: returns the record of the change, given its result; None if nothing changed.
+            sync: whether the record must survive a power failure, and not only a kill.
+
+        Returns:
+            The result of the change.
+
+        """
         with self._changing(change) as result:
-            if (described := describe(result)) is not None:
+            described = describe(result)
+            if described is not None:
                 self._open_log().append(described, sync=sync)
         return result
 
-    def record_all(self, change: Callable[[], T], state: Recoverable) -> T:
-        """Make a change and write down all there is after it, through a power cut."""
+    def record_snapshot(self, change: Callable[[], T], state: Recoverable) -> T:
+        """Make a change and write a snapshot of the state after it, which survives a power failure.
+
+        Returns:
+            The result of the change.
+
+        """
         with self._changing(change) as result:
             self._replace_snapshot(state.snapshot(), logged=False)
         return result
 
     @contextmanager
     def _changing(self, change: Callable[[], T]) -> Iterator[T]:
-        """Make a change and let it be written down.
+        """Make a change, and run the body, which records it.
 
-        A change that is refused with an error of ours, or for its arguments, has not happened.
-        Anything else that keeps it from being written down, Ctrl-C included, leaves a state that
-        is not on disk: from then on the store refuses to go on.
+        A change that raises one of our errors, or an error about its arguments, has not happened.
+        Any other exception, including Ctrl-C, can leave a change that is not on disk. The store
+        then refuses all further calls.
         """
         self.check()
-        self._failed = InterruptedError("a change was interrupted before it was written down")
+        self._failure = InterruptedError("a change was interrupted before it was recorded")
         try:
             result = change()
         except (FedternError, ValueError, TypeError):
-            self._failed = None
+            self._failure = None
             raise
-        with self._errors("write"):
+        with self._convert_errors("write"):
             yield result
-        self._failed = None
+        self._failure = None
 
     @property
-    def wants_snapshot(self) -> bool:
-        """Whether replaying the log would by now cost more than reading a new snapshot."""
+    def snapshot_is_due(self) -> bool:
+        """Whether replaying the log would take longer than reading a new snapshot."""
         limit = self.log_bytes
         if limit is None:
             limit = max(self._snapshot_bytes, 1 << 20)
         return self._open_log().nbytes > limit
 
     def checkpoint(self, snapshot: Snapshot) -> None:
-        """Put a new snapshot in the place of the old one and its log."""
+        """Replace the last snapshot and its log by a new snapshot of the same state."""
         with self._changing(lambda: None):
             self._replace_snapshot(snapshot, logged=True)
 
     def _replace_snapshot(self, snapshot: Snapshot, *, logged: bool) -> None:
-        """Write a snapshot and remove what is of no more use; ``logged`` if the log leads to it."""
+        """Write a snapshot and remove older files; ``logged`` if the log leads to it."""
         newest = max(self._generations(), default=0)
-        number, kept = (newest + 1, newest) if logged else (newest + 2, newest + 2)
+        if logged:
+            number = newest + 1
+            oldest_kept = newest
+        else:
+            number = newest + 2
+            oldest_kept = number
         self._write_snapshot(number, snapshot)
         for path in self.path.iterdir():
-            if path.stem.isdecimal() and int(path.stem) < kept:
+            if path.stem.isdecimal() and int(path.stem) < oldest_kept:
                 path.unlink()
 
     def _write_snapshot(self, generation: int, snapshot: Snapshot) -> None:
@@ -194,40 +236,40 @@ class Store:
 
     def _open_log(self) -> Log:
         if self._log is None:
-            raise StoreError(f"nothing was recovered from the store {self.path} yet")
+            raise StoreError(f"the store {self.path} is not open for changes; call recover first")
         return self._log
 
     def _file(self, generation: int, kind: str) -> Path:
         return self.path / f"{generation:08d}.{kind}"
 
     @contextmanager
-    def _errors(self, what: str) -> Iterator[None]:
-        """Turn the system's errors into ours, and let nothing be written after a failure.
+    def _convert_errors(self, action: str) -> Iterator[None]:
+        """Convert errors of the operating system to ``StoreError``, and stop after a failure.
 
-        What a failed write has left on disk is unknown: only a new start, which reads it back,
-        can tell.
+        After a failed write, the content of the disk is unknown. Only a new process, which reads
+        it again, can continue.
         """
         try:
             yield
         except StoreError as error:
-            self._failed = error
+            self._failure = error
             raise
         except OSError as error:
-            self._failed = error
-            raise StoreError(f"cannot {what} the store {self.path}: {error}") from error
+            self._failure = error
+            raise StoreError(f"cannot {action} the store {self.path}: {error}") from error
 
     def check(self) -> None:
-        """Refuse to go on after a failure, or on a store that is closed."""
+        """Raise a ``StoreError`` if the store is closed or has failed."""
         if self._lock.closed:
             raise StoreError(f"the store {self.path} is closed")
-        if self._failed is not None:
+        if self._failure is not None:
             raise StoreError(
-                f"the store {self.path} failed before ({self._failed}): start again to go on from"
-                " what it holds"
+                f"the store {self.path} has failed ({self._failure}); open it again to continue"
+                " from the last recorded change"
             )
 
     def close(self) -> None:
-        """Let another process have the directory."""
+        """Close the store, so that another process can open it."""
         self._close_log()
         self._lock.close()
 

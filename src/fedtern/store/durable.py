@@ -1,6 +1,6 @@
-"""A server and a client that are still there after the process was killed.
+"""A server and a client whose state survives a killed process.
 
-Both speak like the ones they keep; only the calls that change a state also write.
+Both have the interface of ``Server`` and ``Client``. Calls that change the state also write it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,18 @@ from fedtern.store.directory import Store
 
 
 class DurableServer:
-    """A server whose accepted uploads and finished rounds are on disk before anyone hears of them.
+    """A server that writes accepted uploads and finished rounds to disk before it returns them.
 
-    An upload survives a kill; a broadcast, and with it every upload that it acknowledges, a power
-    cut.
+    An accepted upload survives a killed process. A broadcast, and every upload that it
+    acknowledges, also survives a power failure.
+
+    Args:
+        server: a new server, which is brought to the recorded state.
+        store: the store.
+
+    Attributes:
+        recovered: whether the store had a recorded state.
+
     """
 
     def __init__(self, server: Server, store: Store) -> None:
@@ -56,22 +64,22 @@ class DurableServer:
 
     @property
     def weights(self) -> Vector:
-        """The model: a view that changes with each round, and is read-only."""
+        """The model: a read-only view that changes with each round; copy it to keep it."""
         return self.server.weights
 
     @property
     def residual(self) -> Vector:
-        """What the broadcasts so far have left out; read-only."""
+        """The part of all aggregates that no broadcast has sent yet; read-only."""
         return self.server.residual
 
     @property
     def stamp(self) -> bytes:
-        """The stamp of the history so far."""
+        """The stamp of the history up to this round."""
         return self.server.stamp
 
     @property
     def cohort(self) -> frozenset[int] | None:
-        """Who may upload in this round; None for anybody."""
+        """The clients that may upload in this round; None if all may."""
         return self.server.cohort
 
     @property
@@ -80,14 +88,15 @@ class DurableServer:
         return self.server.uploaded
 
     def receive(self, client_id: int, data: bytes, num_examples: int = 1) -> Accepted:
-        """Accept an upload for this round, or refuse it and change nothing."""
-        # Not synced: until a broadcast counts it, its client can still take it back.
+        """Accept an upload for this round; see ``Server.receive``."""
+        # Not synced: if a power failure loses the upload, the broadcast does not count it, and its
+        # client adds it to its residual.
         return self.store.record(
             lambda: self.server.receive(client_id, data, num_examples), upload_record, sync=False
         )
 
     def discard(self, client_id: int) -> None:
-        """Drop an accepted upload of this round; its client learns that it did not count."""
+        """Drop an accepted upload of this round; see ``Server.discard``."""
         self.store.record(
             lambda: self.server.discard(client_id),
             lambda _: discard_record(int(client_id)),
@@ -95,32 +104,41 @@ class DurableServer:
         )
 
     def finish_round(self, next_cohort: Iterable[int] | None = None) -> Broadcast:
-        """Aggregate what has arrived, advance the model and return the round's broadcast."""
+        """Aggregate the accepted uploads and advance the model; see ``Server.finish_round``."""
         broadcast = self.store.record(
             lambda: self.server.finish_round(next_cohort), broadcast_record, sync=True
         )
-        if self.store.wants_snapshot:
+        if self.store.snapshot_is_due:
             self.store.checkpoint(self.server.snapshot())
         return broadcast
 
     def newest_broadcast(self, since: int) -> bytes | None:
-        """Return the last broadcast if it is all that a client at ``since`` has missed."""
+        """Return the last broadcast if a client at round ``since`` has missed only that one."""
         self.store.check()
         return self.server.newest_broadcast(since)
 
     def download(self, client_id: int, since: int) -> CatchUp:
-        """Like ``catch_up``, but the bare broadcast where a client has missed only that."""
+        """Like ``catch_up``, but return the plain broadcast if the client missed only one."""
         self.store.check()
         return self.server.download(client_id, since)
 
     def catch_up(self, client_id: int, since: int) -> CatchUp:
         """Make the shortest message that takes a client from round ``since`` to this one."""
-        self.store.check()  # a round that is not on disk must not be sent
+        self.store.check()  # after a failed write, the last round may not be on disk
         return self.server.catch_up(client_id, since)
 
 
 class DurableClient:
-    """A client whose weights, residual and pending upload are on disk before anything is sent."""
+    """A client that writes weights, residual and pending upload to disk before it returns them.
+
+    Args:
+        client: a new client, which is brought to the recorded state.
+        store: the store.
+
+    Attributes:
+        recovered: whether the store had a recorded state.
+
+    """
 
     def __init__(self, client: Client, store: Store) -> None:
         self.client = client
@@ -129,7 +147,7 @@ class DurableClient:
 
     @property
     def client_id(self) -> int:
-        """What the server knows this client by."""
+        """The id of this client on the server."""
         return self.client.client_id
 
     @property
@@ -144,27 +162,27 @@ class DurableClient:
 
     @property
     def round(self) -> int:
-        """The round that the weights are of."""
+        """The round of the weights; -1 for a client without weights."""
         return self.client.round
 
     @property
     def weights(self) -> Vector:
-        """The model at this client's round: a view that changes with it, and is read-only."""
+        """The model at this client's round: a read-only view that changes with the client."""
         return self.client.weights
 
     @property
     def residual(self) -> Vector:
-        """What the uploads so far have left out; read-only."""
+        """The part of all deltas that no upload has sent yet; read-only."""
         return self.client.residual
 
     @property
     def stamp(self) -> bytes:
-        """The stamp of the history that this client has followed."""
+        """The stamp of this client's history up to its round."""
         return self.client.stamp
 
     @property
     def pending(self) -> bytes | None:
-        """The upload of this round, to be sent again where it may not have arrived."""
+        """The unacknowledged upload of this round, to be sent again if it may be lost."""
         return self.client.pending
 
     def pending_update(self) -> Update | None:
@@ -173,25 +191,29 @@ class DurableClient:
 
     def send(self, new_weights: ArrayLike, moments: ArrayLike | None = None) -> Sent:
         """Make the upload for this round; see ``Client.send``."""
-        # Every entry of the residual has changed: no record is shorter than a snapshot.
-        return self.store.record_all(lambda: self.client.send(new_weights, moments), self.client)
+        # A snapshot, because every entry of the residual has changed: a record would be as long.
+        return self.store.record_snapshot(
+            lambda: self.client.send(new_weights, moments), self.client
+        )
 
     def send_delta(self, delta: ArrayLike, moments: ArrayLike | None = None) -> Sent:
         """Like ``send``, given the change of the weights."""
-        return self.store.record_all(lambda: self.client.send_delta(delta, moments), self.client)
+        return self.store.record_snapshot(
+            lambda: self.client.send_delta(delta, moments), self.client
+        )
 
     def restriction(self) -> Callable[[Vector], None] | None:
-        """What makes a flat gradient, in place, one that this round's upload can tell of."""
+        """Return a function that projects a gradient, in place, onto this round's subspace."""
         return self.client.restriction()
 
     def receive(self, data: bytes) -> Received:
         """Apply a message from the server; see ``Client.receive``."""
-        # Not synced: after a power cut, the client catches up again.
+        # Not synced: after a power failure, the client catches up again.
         received = self.store.record(
             lambda: self.client.receive(data),
             lambda received: bytes(data) if received.is_new else None,
             sync=False,
         )
-        if received.is_new and self.store.wants_snapshot:
+        if received.is_new and self.store.snapshot_is_due:
             self.store.checkpoint(self.client.snapshot())
         return received

@@ -853,7 +853,7 @@ def test_arrays_that_are_not_float32_are_refused_by_name(tmp_path):
 
 def test_store_of_another_federation_is_refused(tmp_path):
     federate(DirectGrid(tmp_path, [app()]), 1, store=tmp_path / "fed")
-    with pytest.raises(StoreError, match="belongs to something else"):
+    with pytest.raises(StoreError, match="belongs to another state"):
         federate(DirectGrid(tmp_path, [app()]), 1, store=tmp_path / "fed", method=signsgd())
 
 
