@@ -11,6 +11,9 @@ import pytest
 # Modules that pytest cannot import without an optional dependency.
 collect_ignore = [] if find_spec("flwr") else ["src/fedtern/transports/flower"]
 
+# They have the same module name, and no doctests: pytest could not collect two of them.
+collect_ignore_glob = ["*conftest.py"]
+
 _REGISTRIES = (
     ("fedtern.core.methods", "METHODS"),
     ("fedtern.data.hyperparameters", "TASK_DEFAULTS"),
