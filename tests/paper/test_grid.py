@@ -15,7 +15,6 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-import torch
 
 from fedtern import Environment
 from fedtern.core.errors import LockedError
@@ -64,14 +63,6 @@ def curve(rounds):
     return [replace(found, seconds={}) for found in rounds]
 
 
-@pytest.fixture
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def test_a_failing_cell_is_reported_and_the_others_finish_once(tmp_path):
     good, twice = cell(), cell("stc:p_up=1/10,p_down=1/10")
     bad = cell(environment=Environment(clients=5000))
@@ -95,7 +86,6 @@ def test_a_failing_cell_is_reported_and_the_others_finish_once(tmp_path):
     assert second.begun == []
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_a_killed_worker_fails_only_its_cell_and_the_next_grid_resumes_it(tmp_path):
     # Long enough that the kill, after about 0.3 seconds, comes well before the end.
     long = cell("stc:p_up=1/10,p_down=1/10", iterations=800)

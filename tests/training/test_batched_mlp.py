@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from torch import nn
 
 from fedtern.data import Split
@@ -68,7 +67,6 @@ def test_augmented_examples_are_not_supported():
 
 def test_the_outcome_of_a_client_does_not_depend_on_the_rest_of_the_cohort():
     # A node of a real federation trains alone, and must get the same bits.
-    torch.set_num_threads(1)
     single = local_training(perceptron, 3)
     # Epochs that end with batches of different lengths.
     single.split = Split(tuple(np.arange(n) for n in (20, 9, 15, 5, 11, 7)))

@@ -52,7 +52,6 @@ def in_one_process(local: LocalTraining) -> LocalTraining | BatchedMlpTraining:
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("model", [convolution, perceptron])
 def test_workers_give_the_same_bits_as_one_process(model, momentum, example_moments):
-    torch.set_num_threads(1)
     single = in_one_process(local_training(model, 2, momentum, example_moments, every_other))
     parallel = ParallelTraining(single, 3)
     weights = parallel.local.model.weights
@@ -77,7 +76,6 @@ def test_workers_give_the_same_bits_as_one_process(model, momentum, example_mome
 
 
 def test_a_cohort_larger_than_a_batch_is_trained_in_parts(monkeypatch):
-    torch.set_num_threads(1)
     monkeypatch.setattr(BatchedMlpTraining, "together", 2)
     single = in_one_process(local_training(perceptron))
     parallel = ParallelTraining(single, 2)
@@ -227,7 +225,6 @@ def test_shares_of_an_evaluation_cover_all_chunks_once(monkeypatch):
 @pytest.mark.parametrize("method", [stc(0.1, 0.1, local_steps=2), sgd(), METHODS["structured"]()])
 @pytest.mark.parametrize("model", [convolution, perceptron])
 def test_a_federation_gives_the_same_bytes_for_any_number_of_workers(model, method):
-    torch.set_num_threads(1)
     data = images()
     task = Task("t", data, model, 0.1, 1)
     results = []

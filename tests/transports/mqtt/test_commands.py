@@ -16,7 +16,6 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 pytest.importorskip("aiomqtt")
 
-import torch
 from brokers import MOSQUITTO, Processes, free_port
 from test_experiments_over_mqtt import simulate_locally
 from typer.testing import CliRunner
@@ -46,12 +45,10 @@ METHOD = "stc:p_up=1/20,p_down=1/20"
 
 @pytest.fixture(autouse=True)
 def _restore_globals():
-    """Restore logging and torch, which commands set up for a whole process."""
+    """Restore logging, which commands set up for a whole process."""
     handlers = logging.root.handlers[:]
-    threads = torch.get_num_threads()
     yield
     logging.root.handlers[:] = handlers
-    torch.set_num_threads(threads)
 
 
 class Commands(Processes):
@@ -121,7 +118,6 @@ def test_stopped_and_restarted_commands_give_the_model_of_the_local_simulation(m
             commands.start(name, *(serve if name == "server" else join[name]))
         for process in commands.running.values():
             assert process.wait(180) == 0
-    torch.set_num_threads(1)
     host = ExperimentServer(experiment, get_task(experiment.task).load(), "cli", tmp_path / "again")
     with Store(tmp_path / "server") as store:
         found = DurableServer(host.server, store).weights

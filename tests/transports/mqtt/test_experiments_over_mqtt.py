@@ -12,7 +12,6 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 pytest.importorskip("aiomqtt")
 
-import torch
 
 from fedtern import Environment, Snapshot, Store, StoreError
 from fedtern.data.hyperparameters import Sgd
@@ -28,15 +27,6 @@ from fedtern.transports.mqtt.experiment_server import (
 )
 
 SOME = Environment(clients=10, participation=0.5, classes_per_client=2, gamma=0.95)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Use one thread, as the commands do: with more, the order of torch's sums varies."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def simulate_locally(experiment: Experiment) -> np.ndarray:
