@@ -1,4 +1,4 @@
-"""Golden vectors: bytes of format version 1 that must be read and written the same for ever."""
+"""Golden vectors: bytes of format version 1 that must always be read and written the same."""
 
 from __future__ import annotations
 

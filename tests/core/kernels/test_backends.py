@@ -1,4 +1,4 @@
-"""The compiled kernels and the ones in NumPy give the same results, bit for bit."""
+"""The compiled kernels and those in NumPy give the same results, bit by bit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedtern.core.kernels import reference
 native = pytest.importorskip("fedtern.core.kernels.native", reason="no compiled kernels")
 
 BACKENDS = (native, reference)
-SPARE = bytes(8)  # that kernels may read behind a bit stream
+SPARE = bytes(8)  # kernels may read this many bytes after a bit stream
 seeds = st.integers(0, 2**32)
 
 
@@ -29,7 +29,7 @@ def same_result(call) -> object:
 
 
 def damaged(data: bytes, rng: np.random.Generator) -> np.ndarray:
-    """Return the bytes with spare ones behind them, often with one byte changed."""
+    """Return the data and spare bytes, often with one byte changed."""
     changed = np.frombuffer(data + SPARE, np.uint8).copy()
     if data and rng.random() < 0.6:
         changed[rng.integers(len(data))] ^= np.uint8(rng.integers(256))
@@ -37,7 +37,7 @@ def damaged(data: bytes, rng: np.random.Generator) -> np.ndarray:
 
 
 @given(seeds, st.integers(0, 500), st.integers(0, 510))
-def test_selection(seed, size, k):
+def test_both_backends_select_the_same_values(seed, size, k):
     rng = np.random.default_rng(seed)
     x = random_vector(rng, size)
     if size and seed % 7 == 0:
@@ -58,7 +58,7 @@ def test_selection(seed, size, k):
 
 
 @given(seeds, st.integers(1, 5000), st.integers(0, 14))
-def test_golomb_coded_gaps(seed, size, width):
+def test_both_backends_encode_and_decode_the_same_gaps(seed, size, width):
     rng = np.random.default_rng(seed)
     count = int(rng.integers(0, min(size, 300) + 1))
     positions = np.sort(rng.choice(size, count, replace=False)).astype(np.int64)
@@ -71,7 +71,8 @@ def test_golomb_coded_gaps(seed, size, width):
         return bits, low.tobytes(), high.tobytes()
 
     _, low, high = same_result(encode)
-    remainders, quotients = damaged(low, rng), damaged(high, rng)
+    remainders = damaged(low, rng)
+    quotients = damaged(high, rng)
 
     def decode(backend):
         found = np.empty(count, np.int64)
@@ -83,7 +84,7 @@ def test_golomb_coded_gaps(seed, size, width):
 
 
 @given(seeds, st.integers(0, 300), st.integers(1, 32))
-def test_levels_of_fixed_width(seed, count, width):
+def test_both_backends_pack_the_same_levels(seed, count, width):
     rng = np.random.default_rng(seed)
     levels = rng.integers(0, min(2**width, 2**31), count).astype(np.int32)
 
@@ -103,7 +104,7 @@ def test_levels_of_fixed_width(seed, count, width):
 
 
 @given(seeds, st.integers(0, 200), st.sampled_from([0, 1]))
-def test_levels_in_omega_code(seed, count, sparse):
+def test_both_backends_encode_and_decode_the_same_levels(seed, count, sparse):
     rng = np.random.default_rng(seed)
     steps = int(rng.integers(1, 2000))
     levels = rng.integers(-steps, steps + 1, count) * (rng.random(count) < rng.random())
@@ -127,7 +128,7 @@ def test_levels_in_omega_code(seed, count, sparse):
 
 
 @given(seeds, st.integers(1, 300), st.integers(0, 300))
-def test_adding_updates_and_counting_bits(seed, size, count):
+def test_both_backends_add_updates_and_count_bits_alike(seed, size, count):
     rng = np.random.default_rng(seed)
     x = random_vector(rng, size)
     positions = rng.integers(0, size, count)
@@ -137,7 +138,9 @@ def test_adding_updates_and_counting_bits(seed, size, count):
     bits = rng.integers(0, 256, (size + 7) // 8).astype(np.uint8)
 
     def run(backend):
-        added, signed, weights = x.copy(), x.copy(), x.copy()
+        added = x.copy()
+        signed = x.copy()
+        weights = x.copy()
         backend.scatter_add(added, positions, values, scale)
         backend.scatter_signs(signed, positions, values > 0, scale)
         backend.apply_sign_counts(weights, x, counts, np.float64(np.float32(0.0002)))
@@ -153,7 +156,7 @@ def test_adding_updates_and_counting_bits(seed, size, count):
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 300), st.integers(0, 8))
-def test_seeded_choices_and_rotations(seed, size, exponent):
+def test_both_backends_sample_and_rotate_alike(seed, size, exponent):
     rng = np.random.default_rng(seed)
     count = int(rng.integers(0, size + 1))
     x = random_vector(rng, 2**exponent)
@@ -172,7 +175,7 @@ def test_seeded_choices_and_rotations(seed, size, exponent):
 
 @settings(max_examples=200)
 @given(seeds, st.integers(1, 4000), st.integers(1, 6), st.integers(1, 4))
-def test_sums_of_sparse_updates(seed, size, updates, segments):
+def test_both_backends_merge_sparse_updates_alike(seed, size, updates, segments):
     rng = np.random.default_rng(seed)
     most = min(size, 40)
     parts = [
@@ -196,10 +199,10 @@ def test_sums_of_sparse_updates(seed, size, updates, segments):
         cells = np.empty(indices.size, np.int64)
         backend.nest_keys(positions, owners, updates, distinct, cells)
         rows = np.empty(indices.size, np.int64)
-        again = np.empty(indices.size, np.int32)
-        found = backend.split_keys(positions * updates + owners, updates, rows, again)
+        remainders = np.empty(indices.size, np.int32)
+        found = backend.split_keys(positions * updates + owners, updates, rows, remainders)
         assert np.array_equal(rows, positions)
-        assert np.array_equal(again, owners)
+        assert np.array_equal(remainders, owners)
         filled = np.empty(indices.size, np.float32)
         valid = backend.fill_ternary_values(
             positions, owners, signs, magnitudes, tensor_ends, filled
@@ -240,7 +243,7 @@ def test_compiled_kernels_check_their_buffers(call, message):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("positions", [[900, 5], [3, 3], [-1]])
-def test_positions_that_do_not_ascend_are_refused(backend, positions):
+def test_positions_that_are_not_ascending_are_refused(backend, positions):
     low = np.zeros(8, np.uint8)
     high = np.zeros(200, np.uint8)
     with pytest.raises(ValueError, match="positions must be strictly increasing"):
@@ -248,7 +251,7 @@ def test_positions_that_do_not_ascend_are_refused(backend, positions):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_read_only_vector_can_be_searched(backend):
+def test_values_are_selected_from_a_read_only_vector(backend):
     x = np.arange(100, dtype=np.float32)
     x.flags.writeable = False
     positions = np.empty(200, np.int64)
@@ -258,7 +261,7 @@ def test_a_read_only_vector_can_be_searched(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_nothing_to_sort_is_sorted(backend):
+def test_sorting_no_entries_works(backend):
     nothing = np.empty(0, np.int64)
     backend.sort_entries(
         nothing,
@@ -280,7 +283,7 @@ def test_an_environment_variable_chooses_the_kernels(name):
     assert done.stdout.startswith(name)
 
 
-def test_an_unknown_choice_of_kernels_is_named():
+def test_an_unknown_backend_is_reported_by_name():
     environment = {**os.environ, "FEDTERN_KERNELS": "numba"}
     command = [sys.executable, "-c", "import fedtern"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -19,7 +19,7 @@ class Codec(Protocol):
     other's bytes.
 
     Attributes:
-        part_id: a name that stays the same for ever, on the wire and on disk.
+        part_id: a name that never changes, on the wire and on disk.
 
     """
 

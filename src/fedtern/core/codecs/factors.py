@@ -28,7 +28,10 @@ _MAX_RANK = 1 << 15
 
 @dataclass(frozen=True)
 class LowRankCodec:
-    """``id | for each tensor, rank + 1, or 0 if it is whole | float32 factors, or values``."""
+    """Codec of low-rank updates.
+
+    Format: ``id | for each tensor, rank + 1, or 0 if it is whole | float32 factors, or values``.
+    """
 
     part_id: ClassVar[str] = "low_rank"
     id: ClassVar[int] = 13
@@ -55,7 +58,10 @@ class LowRankCodec:
 
 @dataclass(frozen=True)
 class ProjectedCodec:
-    """``id | seed | for each tensor, rank + 1, or 0 | float32 right factors, or values``."""
+    """Codec of low-rank updates by seed.
+
+    Format: ``id | seed | for each tensor, rank + 1, or 0 | float32 right factors, or values``.
+    """
 
     part_id: ClassVar[str] = "projected"
     id: ClassVar[int] = 15

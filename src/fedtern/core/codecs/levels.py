@@ -33,7 +33,10 @@ _MAX_STEPS = 1 << 20
 
 @dataclass(frozen=True)
 class TritsCodec:
-    """``id | one scale per tensor | 17 levels of -1, 0 and 1 in 27 bits``."""
+    """Codec of ternary levels.
+
+    Format: ``id | one scale per tensor | 17 levels of -1, 0 and 1 in 27 bits``.
+    """
 
     part_id: ClassVar[str] = "trits"
     id: ClassVar[int] = 10
@@ -71,7 +74,10 @@ class TritsCodec:
 
 @dataclass(frozen=True)
 class TensorSignsCodec:
-    """``id | one scale per tensor | one bit per parameter``."""
+    """Codec of signs by tensor.
+
+    Format: ``id | one scale per tensor | one bit per parameter``.
+    """
 
     part_id: ClassVar[str] = "tensor_signs"
     id: ClassVar[int] = 12
@@ -97,7 +103,9 @@ class TensorSignsCodec:
 
 @dataclass(frozen=True)
 class EliasCodec:
-    """``id | flags | steps | bucket | scales | non-zeros, if sparse | Elias-coded levels``.
+    """Codec of levels in Elias omega code.
+
+    Format: ``id | flags | steps | bucket | scales | non-zeros, if sparse | Elias-coded levels``.
 
     A bucket of 0 means that the segments are the layout's tensors.
     """

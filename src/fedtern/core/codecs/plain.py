@@ -14,7 +14,10 @@ from fedtern.core.wire import check_floats, f32, floats
 
 @dataclass(frozen=True)
 class NothingCodec:
-    """``id``: an update that changes nothing."""
+    """Codec of updates that change nothing.
+
+    Format: ``id``.
+    """
 
     part_id: ClassVar[str] = "nothing"
     id: ClassVar[int] = 0
@@ -35,7 +38,10 @@ class NothingCodec:
 
 @dataclass(frozen=True)
 class DenseCodec:
-    """``id | float32 values``."""
+    """Codec of dense updates.
+
+    Format: ``id | float32 values``.
+    """
 
     part_id: ClassVar[str] = "dense"
     id: ClassVar[int] = 1
@@ -58,7 +64,10 @@ class DenseCodec:
 
 @dataclass(frozen=True)
 class SignsCodec:
-    """``id | step | one bit per parameter``."""
+    """Codec of sign updates.
+
+    Format: ``id | step | one bit per parameter``.
+    """
 
     part_id: ClassVar[str] = "signs"
     id: ClassVar[int] = 5

@@ -26,7 +26,10 @@ _MAX_EXPONENT = 227
 
 @dataclass(frozen=True)
 class SparseCodec:
-    """``id | count | float32 values | positions``."""
+    """Codec of sparse updates.
+
+    Format: ``id | count | float32 values | positions``.
+    """
 
     part_id: ClassVar[str] = "sparse"
     id: ClassVar[int] = 2
@@ -50,7 +53,10 @@ class SparseCodec:
 
 @dataclass(frozen=True)
 class TernaryCodec:
-    """``id | count | one mu, or one per tensor | signs | positions``."""
+    """Codec of ternary updates.
+
+    Format: ``id | count | one mu, or one per tensor | signs | positions``.
+    """
 
     part_id: ClassVar[str] = "ternary"
     scope: Scope = "model"
@@ -95,7 +101,10 @@ class TernaryCodec:
 
 @dataclass(frozen=True)
 class BinaryCodec:
-    """``id | count | one signed mean, or one per tensor | positions``."""
+    """Codec of ternary updates of one sign per segment.
+
+    Format: ``id | count | one signed mean, or one per tensor | positions``.
+    """
 
     part_id: ClassVar[str] = "binary"
     scope: Scope = "model"
@@ -148,7 +157,9 @@ class BinaryCodec:
 
 @dataclass(frozen=True)
 class PowersCodec:
-    """``id | count | largest exponent of each tensor | signs | 3-bit differences | positions``.
+    """Codec of sparse powers of two.
+
+    Format: ``id | count | exponent of each tensor | signs | 3-bit differences | positions``.
 
     Tsuzuku et al. (2018), section 4.2: every value is a power of two, from 1 to 2**-7 times the
     largest of its tensor. The difference is the largest exponent minus the value's exponent.

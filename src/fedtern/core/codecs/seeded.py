@@ -18,7 +18,10 @@ from fedtern.core.wire import check_floats, floats, u64, varint
 
 @dataclass(frozen=True)
 class MaskedCodec:
-    """``id | seed | count | float32 values``."""
+    """Codec of masked updates.
+
+    Format: ``id | seed | count | float32 values``.
+    """
 
     part_id: ClassVar[str] = "masked"
     id: ClassVar[int] = 14
@@ -44,7 +47,10 @@ class MaskedCodec:
 
 @dataclass(frozen=True)
 class SketchedCodec:
-    """``id | seed | kept | bits | low of each block | high of each block | levels``."""
+    """Codec of sketched updates.
+
+    Format: ``id | seed | kept | bits | low of each block | high of each block | levels``.
+    """
 
     part_id: ClassVar[str] = "sketched"
     id: ClassVar[int] = 16

@@ -33,7 +33,9 @@ _NESTED = 4
 
 @dataclass(frozen=True)
 class UpdateSequenceCodec:
-    """``id | flags | updates | entries | magnitudes and signs, or values | keys``.
+    """Codec of update sequences.
+
+    Format: ``id | flags | updates | entries | magnitudes and signs, or values | keys``.
 
     The key of an entry is ``position * num_updates + update_index``. Keys are encoded in one of
     two ways. Flat: like positions in a vector of ``size * num_updates``. Nested, which is shorter
@@ -145,7 +147,10 @@ def _decode_nested_keys(
 
 @dataclass(frozen=True)
 class SignCountsCodec:
-    """``id | updates | step | (count + updates) / 2, with as many bits as ``updates`` has``."""
+    """Codec of sign counts.
+
+    Format: ``id | updates | step | (count + updates) / 2 with the bits of updates``.
+    """
 
     part_id: ClassVar[str] = "sign_counts"
     id: ClassVar[int] = 7

@@ -23,7 +23,7 @@ class Compressor(Protocol):
     """Turns a vector into an update.
 
     Attributes:
-        part_id: a name that stays the same for ever, on the wire and on disk.
+        part_id: a name that never changes, on the wire and on disk.
         loss: how updates differ from the vectors they are made from: not at all ("none"), only at
             random, with the vector as their expectation ("unbiased"), or systematically ("biased").
 

@@ -20,7 +20,7 @@ class Feedback(Protocol):
     """Turns a sequence of deltas into a sequence of updates.
 
     Attributes:
-        part_id: a name that stays the same for ever, on the wire and on disk.
+        part_id: a name that never changes, on the wire and on disk.
         uses_moments: whether ``step`` uses the second moments of a delta.
 
     """

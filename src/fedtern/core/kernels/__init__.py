@@ -1,6 +1,8 @@
-"""The hot loops: compiled C, or NumPy where that is missing; both give the same results.
+"""Kernels: the hot loops, in compiled C or in NumPy, with the same results bit by bit.
 
-``native/`` has the C library, ``reference`` the same functions in NumPy, ``backend`` the choice.
+The C library is in ``native/``, the same functions in NumPy in ``reference``. ``backend`` chooses
+between them. An *entry* is the change of one position by one update; its *key* is
+``position * num_updates + update_index``.
 """
 
 from fedtern.core.kernels.backend import describe_kernels, kernels

@@ -1,7 +1,7 @@
-"""Which implementation of the kernels is in use.
+"""Choose the implementation of the kernels.
 
-The compiled one, if it is installed; else the one in NumPy, which gives the same results and takes
-longer. The environment variable ``FEDTERN_KERNELS`` ("native" or "numpy") chooses.
+The compiled kernels are used if they are installed, else the slower ones in NumPy, which give the
+same results. The environment variable ``FEDTERN_KERNELS`` ("native" or "numpy") overrides this.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The kernels as compiled C (``native/``): the same functions as in ``reference``.
+"""The compiled kernels, with the interface of ``reference``, which documents the functions.
 
-Scratch memory is allocated here; the C library allocates nothing.
+This module allocates scratch memory, because the C library in ``native/`` allocates none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NAME = "native"
 _VERSION = "1.1"
 if compiled.version != _VERSION:
     raise ImportError(
-        f"the compiled kernels have version {compiled.version}, expected {_VERSION}: install the"
+        f"the compiled kernels have version {compiled.version}, expected {_VERSION}; install the"
         " package again"
     )
 
@@ -66,7 +66,7 @@ def sort_entries(
     update_indices: NDArray[np.int32],
     sorted_values: NDArray[np.float32],
 ) -> None:
-    """Sort the entries of several updates by position, those of one position by update."""
+    """Sort the entries of several updates by position, and those of one position by update."""
     order = np.empty(indices.size, np.int32)
     swap = np.empty(indices.size, np.int32)
     counters = np.empty(_SORT_SCRATCH, np.int64)
@@ -83,7 +83,7 @@ def fill_ternary_values(
     ends: NDArray[np.int64],
     values: NDArray[np.float32],
 ) -> bool:
-    """Fill in the signed magnitude of each entry; return whether the magnitudes are valid."""
+    """Fill ``values`` with signed magnitudes; return whether the magnitudes are valid."""
     used = np.zeros(mus.size, np.uint8)
     valid: bool = compiled.fill_ternary_values(
         positions, update_indices, signs, mus, ends, used, values
@@ -97,5 +97,5 @@ def sample_positions(seed: Integer, size: int, positions: NDArray[np.int64]) -> 
 
 
 def random_signs(seed: Integer, first: int, signs: NDArray[np.float32]) -> None:
-    """Fill ``signs`` with 1 and -1, by the top bits of the numbers from ``first`` on."""
+    """Fill ``signs`` with 1 and -1: the top bits of the seed's numbers from ``first`` on."""
     compiled.random_signs(int(seed), first, signs)

@@ -1,8 +1,7 @@
-"""The kernels in NumPy: exact, on every machine, without a compiler.
+"""The kernels in NumPy, for machines without the compiled kernels.
 
-They serve where the compiled module is missing, and the tests compare both. Most are a few array
-operations; ``decode_levels`` and ``sample_positions`` are loops in Python, because every step
-depends on the one before.
+Tests compare both implementations. Most functions are a few array operations. ``decode_levels`` and
+``sample_positions`` are loops in Python, because every step depends on the previous one.
 """
 
 from __future__ import annotations
@@ -31,9 +30,22 @@ def select(
     positions: NDArray[np.int64],
     values: NDArray[np.float32],
 ) -> int:
-    """Add ``y`` to ``x`` and write the k largest magnitudes that reach a threshold."""
+    """Add ``y`` to ``x`` and select the k largest of the values that reach a threshold.
+
+    Args:
+        x: the vector; it is changed unless ``y`` is None.
+        y: the vector to add, or None.
+        k: the largest number of values to select.
+        threshold: the least magnitude, as an integer: the bits of a float without its sign.
+        positions: output, the positions of the selected values, ascending.
+        values: output, the selected values.
+
+    Returns:
+        The number of selected values.
+
+    """
     if y is not None:
-        with np.errstate(all="ignore"):  # values that are not finite are found later
+        with np.errstate(all="ignore"):  # values that are not finite are reported later
             x += y
     magnitudes = x.view(np.int32) & _MAGNITUDE
     found = np.flatnonzero(magnitudes >= threshold)
@@ -76,7 +88,21 @@ def encode_gaps(
     remainders: NDArray[np.uint8],
     quotients: NDArray[np.uint8],
 ) -> int:
-    """Write Golomb-coded gaps to two buffers and return the bits of the quotients."""
+    """Write the gaps between indices as Golomb codes (Algorithm 3 of the paper).
+
+    A gap is written as ``gap >> width`` ones and a zero in ``quotients``, and its ``width`` low
+    bits in ``remainders``.
+
+    Args:
+        indices: strictly increasing positions.
+        width: the number of low bits of each gap.
+        remainders: output, the low bits.
+        quotients: output, the unary codes.
+
+    Returns:
+        The number of bits written to ``quotients``.
+
+    """
     gaps = np.diff(indices, prepend=-1) - 1
     if (gaps < 0).any():
         raise ValueError("positions must be strictly increasing")
@@ -97,7 +123,21 @@ def decode_gaps(
     size: int,
     indices: NDArray[np.int64],
 ) -> int:
-    """Fill ``indices`` and return the bits of the quotients; -1 if the stream is not valid."""
+    """Read Golomb-coded gaps (Algorithm 4 of the paper).
+
+    Args:
+        remainders: the low bits, followed by at least eight spare bytes.
+        quotients: the unary codes, followed by at least eight spare bytes.
+        unary_bits: the number of bits available in ``quotients``.
+        width: the number of low bits of each gap.
+        size: every index must be below this.
+        indices: output; its length is the number of gaps to read.
+
+    Returns:
+        The number of bits read from ``quotients``; -1 if the stream ends early or an index is not
+        below ``size``.
+
+    """
     if not indices.size:
         return 0
     unary = np.unpackbits(quotients, count=unary_bits, bitorder="little")
@@ -108,25 +148,25 @@ def decode_gaps(
     if (gaps > size >> width).any():
         return -1
     gaps = (gaps << width) + _numbers_of(remainders, width, indices.size)
-    # No gap exceeds the size by more than a factor of two: sums of 2**31 of them fit int64.
+    # Every gap is less than twice the size, so a sum of 2**31 gaps fits int64.
     np.cumsum(gaps + 1, out=indices)
     indices -= 1
     return -1 if indices[-1] >= size else int(ends[-1]) + 1
 
 
 def pack_levels(levels: NDArray[np.int32], width: int, out: NDArray[np.uint8]) -> None:
-    """Write non-negative levels at ``width`` bits each."""
+    """Write non-negative levels with ``width`` bits each."""
     packed = np.packbits(_bits_of(levels.astype(np.int64), width), bitorder="little")
     out[: packed.size] = packed
 
 
 def unpack_levels(data: NDArray[np.uint8], width: int, levels: NDArray[np.int32]) -> None:
-    """Read levels back that ``pack_levels`` wrote."""
+    """Read the levels that ``pack_levels`` wrote."""
     levels[:] = _numbers_of(data, width, levels.size)
 
 
 def _omega(value: int) -> str:
-    """Return Elias's omega code of a number, as a string of binary digits."""
+    """Return the Elias omega code of a number as a string of binary digits."""
     code = "0"
     while value > 1:
         digits = f"{value:b}"
@@ -138,9 +178,9 @@ def _omega(value: int) -> str:
 def _codes(levels: NDArray[np.int32], sparse: int) -> str:
     parts = []
     if sparse:
-        places = np.flatnonzero(levels)
-        gaps = np.diff(places, prepend=-1)
-        for gap, level in zip(gaps.tolist(), levels[places].tolist(), strict=True):
+        positions = np.flatnonzero(levels)
+        gaps = np.diff(positions, prepend=-1)
+        for gap, level in zip(gaps.tolist(), levels[positions].tolist(), strict=True):
             parts.append(_omega(gap) + ("1" if level > 0 else "0") + _omega(abs(level)))
     else:
         for level in levels.tolist():
@@ -150,19 +190,24 @@ def _codes(levels: NDArray[np.int32], sparse: int) -> str:
 
 
 def measure_levels(levels: NDArray[np.int32], sparse: int) -> int:
-    """Return the bits that ``encode_levels`` writes."""
+    """Return the number of bits that ``encode_levels`` writes."""
     return len(_codes(levels, sparse))
 
 
 def encode_levels(levels: NDArray[np.int32], sparse: int, out: NDArray[np.uint8]) -> None:
-    """Write levels in Elias's omega code to a zeroed buffer."""
+    """Write levels in Elias omega code to a buffer of zeros.
+
+    Sparse: for each non-zero level, its distance from the previous one, its sign and its magnitude.
+    Dense: for every level, its magnitude plus one, and its sign unless it is zero. A sign is one
+    bit, 1 for plus.
+    """
     text = np.frombuffer(_codes(levels, sparse).encode(), np.uint8)
     packed = np.packbits(text & 1, bitorder="little")
     out[: packed.size] = packed
 
 
 def _read_omega(bits: str, at: int, most: int) -> tuple[int, int]:
-    """Return the number at a bit, -1 if there is none up to ``most``, and the next bit."""
+    """Read the number at bit ``at``, at most ``most``; return it, or -1, and the next bit."""
     value = 1
     while True:
         if at >= len(bits):
@@ -181,19 +226,32 @@ def _read_omega(bits: str, at: int, most: int) -> tuple[int, int]:
 def decode_levels(
     data: NDArray[np.uint8], sparse: int, count: int, steps: int, levels: NDArray[np.int32]
 ) -> int:
-    """Fill zeroed ``levels`` and return the bits read; -1 if the stream is not valid."""
+    """Read the levels that ``encode_levels`` wrote.
+
+    Args:
+        data: the encoded levels.
+        sparse: whether ``data`` holds only the non-zero levels.
+        count: the number of levels in ``data``.
+        steps: the largest magnitude of a level.
+        levels: output, filled with zeros.
+
+    Returns:
+        The number of bits read; -1 if the stream ends early, runs past the last level, or holds
+        a level above ``steps``.
+
+    """
     bits = (np.unpackbits(data, bitorder="little") + ord("0")).tobytes().decode()
     at = 0
-    place = -1
+    position = -1
     for _ in range(count):
         magnitude = 0
         if sparse:
             gap, at = _read_omega(bits, at, levels.size)
-            if gap < 0 or place + gap >= levels.size:
+            if gap < 0 or position + gap >= levels.size:
                 return -1
-            place += gap
+            position += gap
         else:
-            place += 1
+            position += 1
             number, at = _read_omega(bits, at, steps + 1)
             magnitude = number - 1
             if number < 0:
@@ -208,7 +266,7 @@ def decode_levels(
             magnitude, at = _read_omega(bits, at, steps)
             if magnitude < 0:
                 return -1
-        levels[place] = sign * magnitude
+        levels[position] = sign * magnitude
     return at
 
 
@@ -218,7 +276,7 @@ def scatter_add(
     values: NDArray[np.float32],
     scale: Real,
 ) -> None:
-    """``out[indices] += scale * values``, in order where an index repeats."""
+    """Compute ``out[indices] += scale * values``, one by one in order if an index repeats."""
     np.add.at(out, indices, np.float32(scale) * values)
 
 
@@ -228,7 +286,7 @@ def scatter_signs(
     signs: NDArray[np.bool_],
     step: Real,
 ) -> None:
-    """``out[indices] += step`` where the sign is True, ``-= step`` where it is not."""
+    """Compute ``out[indices] += step`` where the sign is True, ``-= step`` where it is False."""
     np.add.at(out, indices, np.where(signs, np.float32(step), -np.float32(step)))
 
 
@@ -238,29 +296,34 @@ def apply_sign_counts(
     counts: NDArray[np.int32],
     step: Real,
 ) -> None:
-    """``weights = base + step * counts``, rounded once."""
+    """Compute ``weights = base + step * counts``, rounded once.
+
+    A float32 step times a count below 2**29 is exact in float64. So the result is the same with
+    and without fused multiply-add, and does not depend on the order in which counts were added.
+    """
     weights[:] = base.astype(np.float64) + np.float64(step) * counts
 
 
 def add_bits(lanes: NDArray[np.uint64], bits: NDArray[np.uint8]) -> None:
-    """Count bits, eight to a byte: each byte of a lane counts one of them, up to 255 times."""
+    """Count the ones in ``bits``: byte j of lane i counts bit j of byte i, up to 255."""
     lanes.view(np.uint8)[_lane_order(lanes.size)] += np.unpackbits(bits, bitorder="little")
 
 
 def add_lanes(counts: NDArray[np.int32], lanes: NDArray[np.uint64]) -> None:
-    """Add the lanes to one number for each bit, and reset them."""
+    """Add the counts of ``add_bits`` to ``counts`` and reset the lanes to zero."""
     counts += lanes.view(np.uint8)[_lane_order(lanes.size)][: counts.size]
     lanes[:] = 0
 
 
 def _lane_order(lanes: int) -> NDArray[np.int64] | slice:
-    """Return the bytes of the lanes, lowest first, whatever the machine's byte order."""
+    """Return the indices of the bytes of lanes, lowest byte first on every machine."""
     if np.little_endian:
         return slice(None)
     return np.arange(8 * lanes).reshape(-1, 8)[:, ::-1].reshape(-1)
 
 
 def _split_mix(seed: Integer, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the outputs of SplitMix64 with the given numbers, counted from 0."""
     with np.errstate(over="ignore"):
         z = np.uint64(seed) + (numbers + np.uint64(1)) * _STEP
         z = (z ^ (z >> np.uint64(30))) * _FIRST
@@ -269,27 +332,34 @@ def _split_mix(seed: Integer, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]
 
 
 def sample_positions(seed: Integer, size: int, positions: NDArray[np.int64]) -> None:
-    """Fill ``positions`` with a random subset of ``range(size)``, ascending."""
+    """Fill ``positions`` with a random subset of ``range(size)``, ascending.
+
+    Position i is taken with probability (positions still to take) / (size - i), which makes every
+    subset equally likely.
+    """
     numbers = _split_mix(seed, np.arange(size, dtype=np.uint64)) >> np.uint64(11)
-    chances = (numbers.astype(np.float64) * 2.0**-53).tolist()
+    uniforms = (numbers.astype(np.float64) * 2.0**-53).tolist()
     count = positions.size
     taken: list[int] = []
-    for i, chance in enumerate(chances):
+    for i, uniform in enumerate(uniforms):
         if len(taken) == count:
             break
-        if chance * (size - i) < count - len(taken):
+        if uniform * (size - i) < count - len(taken):
             taken.append(i)
     positions[:] = taken
 
 
 def random_signs(seed: Integer, first: int, signs: NDArray[np.float32]) -> None:
-    """Fill ``signs`` with 1 and -1, by the top bits of the numbers from ``first`` on."""
+    """Fill ``signs`` with 1 and -1: the top bits of the seed's numbers from ``first`` on."""
     numbers = np.arange(first, first + signs.size, dtype=np.int64).astype(np.uint64)
     signs[:] = np.where(_split_mix(seed, numbers) >> np.uint64(63), 1.0, -1.0)
 
 
 def rotate(x: NDArray[np.float32]) -> None:
-    """Multiply by the orthonormal Hadamard matrix, in place."""
+    """Multiply by the normalised Hadamard matrix, in position; the transform is its own inverse.
+
+    The length of ``x`` must be a power of two.
+    """
     half = 1
     while half < x.size:
         pairs = x.reshape(-1, 2, half)
@@ -309,7 +379,18 @@ def sort_entries(
     update_indices: NDArray[np.int32],
     sorted_values: NDArray[np.float32],
 ) -> None:
-    """Sort the entries of several updates by position, those of one position by update."""
+    """Sort the entries of several updates by position, and those of one position by update.
+
+    Args:
+        indices: the positions of all entries, update by update.
+        values: the values of all entries, update by update.
+        ends: one past the last entry of each update.
+        size: all positions are below this.
+        positions: output, the position of each entry.
+        update_indices: output, the index of each entry's update.
+        sorted_values: output, the value of each entry.
+
+    """
     order = np.argsort(indices, kind="stable")
     update_of = np.repeat(np.arange(ends.size, dtype=np.int32), np.diff(ends, prepend=0))
     positions[:] = indices[order]
@@ -318,12 +399,12 @@ def sort_entries(
 
 
 def count_distinct(positions: NDArray[np.int64]) -> int:
-    """Return the number of different positions among ascending ones."""
+    """Count the distinct values of an ascending array."""
     return int(_starts(positions).sum())
 
 
 def _starts(positions: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each of ascending positions differs from the one before."""
+    """Return whether each position differs from the previous one."""
     starts: NDArray[np.bool_] = np.diff(positions, prepend=-1) != 0
     return starts
 
@@ -342,15 +423,21 @@ def measure_keys(
     position_width: int,
     cell_width: int,
 ) -> tuple[int, int, int]:
-    """Return the bits of the quotients of Golomb-coded keys; of places and cells if nested."""
+    """Measure both ways to write the keys of entries as Golomb codes.
+
+    Returns:
+        The bits of the quotients of the keys; and for nested keys, of the distinct positions and
+        of the cells (see ``nest_keys``).
+
+    """
 
     def quotient_bits(keys: NDArray[np.int64], width: int) -> int:
         return int(((np.diff(keys, prepend=-1) - 1) >> width).sum()) + keys.size
 
-    places = positions[_starts(positions)]
+    distinct_positions = positions[_starts(positions)]
     return (
         quotient_bits(positions * num_updates + update_indices, key_width),
-        quotient_bits(places, position_width),
+        quotient_bits(distinct_positions, position_width),
         quotient_bits(_cells(positions, update_indices, num_updates), cell_width),
     )
 
@@ -362,9 +449,20 @@ def nest_keys(
     distinct: NDArray[np.int64],
     cells: NDArray[np.int64],
 ) -> None:
-    """Write every position once, and each entry as a cell of the table of positions by updates."""
-    places = positions[_starts(positions)]
-    distinct[: places.size] = places
+    """Split the keys of entries into distinct positions and cells.
+
+    A cell is an index into a table with one row per distinct position and one column per update.
+
+    Args:
+        positions: the position of each entry, ascending.
+        update_indices: the index of each entry's update.
+        num_updates: the number of updates.
+        distinct: output, the distinct positions.
+        cells: output, the cell of each entry.
+
+    """
+    distinct_positions = positions[_starts(positions)]
+    distinct[: distinct_positions.size] = distinct_positions
     cells[:] = _cells(positions, update_indices, num_updates)
 
 
@@ -374,7 +472,12 @@ def split_keys(
     rows: NDArray[np.int64],
     update_indices: NDArray[np.int32],
 ) -> int:
-    """Divide keys into rows and updates; return the number of different rows."""
+    """Compute ``rows = keys // num_updates`` and ``update_indices = keys % num_updates``.
+
+    Returns:
+        The number of distinct rows.
+
+    """
     rows[:], remainder = np.divmod(keys, num_updates)
     update_indices[:] = remainder
     return count_distinct(rows)
@@ -388,7 +491,21 @@ def fill_ternary_values(
     ends: NDArray[np.int64],
     values: NDArray[np.float32],
 ) -> bool:
-    """Fill in the signed magnitude of each entry; return whether the magnitudes are valid."""
+    """Fill ``values`` with plus or minus the magnitude of each entry's update and segment.
+
+    Args:
+        positions: the position of each entry, ascending.
+        update_indices: the index of each entry's update.
+        signs: one bit per entry, eight per byte, lowest first; 1 for plus.
+        mus: magnitudes by update and segment.
+        ends: one past the last position of each segment.
+        values: output, the value of each entry.
+
+    Returns:
+        False if a magnitude is negative, is zero although it has entries, or is positive although
+        it has none.
+
+    """
     segments = np.searchsorted(ends, positions, side="right")
     positive = np.unpackbits(signs, count=positions.size, bitorder="little").astype(np.bool_)
     magnitudes = mus[update_indices, segments]

@@ -17,7 +17,7 @@ class Aggregate(Protocol):
     """Combines updates into one vector.
 
     Attributes:
-        part_id: a name that stays the same for ever, on the wire and on disk.
+        part_id: a name that never changes, on the wire and on disk.
 
     """
 

@@ -92,7 +92,7 @@ class Method:
 
     @property
     def spec(self) -> MethodSpec:
-        """Name, version and parameters: what peers compare and what is stored."""
+        """Name, version and parameters, which peers compare and stores keep."""
         return MethodSpec(self.name, self.version, self.parameters)
 
     def describe(self) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def named_method(
     """Turn a function that makes a method into a ``Recipe``; use it as a decorator.
 
     Args:
-        name: the method's name, which stays the same for ever, even if the function is renamed.
+        name: the method's name, which never changes, even if the function is renamed.
         version: raise it whenever the same parameters would give other messages.
         publication: citation and map of equations.
 

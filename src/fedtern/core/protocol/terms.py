@@ -35,7 +35,7 @@ class Header:
 
         Args:
             stamp: the stamp of the reader's history at the message's round.
-            owner: who has this history, for the error message.
+            owner: the owner of this history, for the error message.
 
         Raises:
             RemoteProtocolError: the message belongs to another history.
