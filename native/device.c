@@ -233,9 +233,12 @@ struct head {
     uint32_t round;
 };
 
-/* Check the envelope and the terms; leave a reader of what follows the head. */
+/*
+ * Check the envelope and the terms of a message of one of these kinds (a bit each); leave a reader
+ * of what follows the head.
+ */
 static int open_message(const ft_device *client, const uint8_t *data, size_t length,
-                        struct head *head, struct reader *in)
+                        unsigned kinds, struct head *head, struct reader *in)
 {
     if (length < FRAME || data[0] != MAGIC)
         return FT_DEVICE_BAD_MESSAGE;
@@ -246,14 +249,14 @@ static int open_message(const ft_device *client, const uint8_t *data, size_t len
     if (crc32_add(0, data, length - CRC) != load_u32(data + length - CRC))
         return FT_DEVICE_BAD_MESSAGE;
     head->kind = data[1] & 15;
-    if (head->kind != BROADCAST && head->kind != CATCH_UP && head->kind != COHORT_NOTICE)
-        return FT_DEVICE_BAD_MESSAGE;
-    if (length < FRAME + HEAD)
+    if (!(kinds >> head->kind & 1) || length < FRAME + sizeof client->terms)
         return FT_DEVICE_BAD_MESSAGE;
     if (memcmp(data + 2, client->terms, 3))
         return FT_DEVICE_OTHER_LAYOUT;
     if (memcmp(data + 5, client->terms + 3, 3))
         return FT_DEVICE_OTHER_METHOD;
+    if (length < FRAME + HEAD)
+        return FT_DEVICE_BAD_MESSAGE;
     head->stamp = data + 8;
     head->round = load_u32(data + 11);
     in->at = data + 2 + HEAD;
@@ -717,11 +720,10 @@ static int next_broadcast(const ft_device *client, struct reader *in, int64_t ro
     const uint8_t *data = take(in, length);
     if (in->bad)
         return FT_DEVICE_BAD_MESSAGE;
-    int code = open_message(client, data, (size_t)length, &broadcast->head, &inner);
+    int code = open_message(client, data, (size_t)length, 1u << BROADCAST, &broadcast->head, &inner);
     if (code != FT_DEVICE_OK)
         return code;
-    if (broadcast->head.kind != BROADCAST || broadcast->head.round != round ||
-        memcmp(broadcast->head.stamp, stamp, STAMP))
+    if (broadcast->head.round != round || memcmp(broadcast->head.stamp, stamp, STAMP))
         return FT_DEVICE_BAD_MESSAGE;
     return read_broadcast(client, broadcast, &inner);
 }
@@ -868,7 +870,8 @@ int ft_device_receive(ft_device *client, const uint8_t *data, size_t length,
     event->how = FT_DEVICE_NOTHING;
     event->counted = -1;
     event->invited = -1;
-    int code = open_message(client, data, length, &head, &in);
+    const unsigned kinds = 1u << BROADCAST | 1u << CATCH_UP | 1u << COHORT_NOTICE;
+    int code = open_message(client, data, length, kinds, &head, &in);
     if (code == FT_DEVICE_OK) {
         if (head.kind == BROADCAST)
             code = receive_broadcast(client, &head, &in, event);

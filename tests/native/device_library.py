@@ -273,6 +273,22 @@ class Device:
         self._check(self.library.ft_device_send_delta(self.state, pointer))
         return self.pending or b""
 
+    def restarted(self) -> Device:
+        """A client with other memory that continues from this one's saved state."""
+        new = Device(
+            self.library,
+            self.client_id,
+            self.terms.method,
+            self.terms.layout,
+            federation=self.federation,
+            upload_room=self._upload.size,
+        )
+        for name in ("_weights", "_residual", "_base", "_counts", "_upload"):
+            getattr(new, name)[:] = getattr(self, name)
+        for name in ("stamp", "round", "pending", "sign_updates", "step"):
+            setattr(new.state, name, getattr(self.state, name))
+        return new
+
     def twin(self) -> Client:
         """A Python client in the same state."""
         client = Client(

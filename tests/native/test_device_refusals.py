@@ -1,0 +1,210 @@
+"""The C and the Python client accept the same messages, with the same effect, and no others."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from device_library import CODES, Device
+
+from fedtern import (
+    Client,
+    DecodeError,
+    Layout,
+    MissedRounds,
+    RemoteProtocolError,
+    Server,
+    sgd,
+    signsgd,
+    stc,
+)
+from fedtern.core.envelope import CATCH_UP, seal
+from fedtern.core.protocol import CohortNotice
+from fedtern.core.protocol.catchup import CatchUpBuilder
+from fedtern.core.wire import Reader, varint
+
+LAYOUT = Layout(("a", "b"), ((5, 4), (10,)))
+METHODS = {"stc": stc(0.2, 0.1), "signsgd": signsgd(0.01), "sgd": sgd()}
+AT = 2  # the round of the client that receives the messages
+
+
+class Scene:
+    """A server ahead of its clients, and the messages that one of them may receive."""
+
+    def __init__(self, library, name: str) -> None:
+        self.library, self.method = library, METHODS[name]
+        rng = np.random.default_rng(1)
+        self.start = rng.standard_normal(LAYOUT.size).astype(np.float32)
+        server = Server(self.start, self.method, LAYOUT)
+        clients = [Client(i, self.method, LAYOUT, self.start) for i in (0, 1, 300)]
+        self.broadcasts = []
+        for t in range(6):
+            for client in clients:
+                delta = rng.standard_normal(LAYOUT.size).astype(np.float32)
+                sent = client.send_delta(delta)
+                if t != 3:
+                    server.receive(client.client_id, sent.data)
+            broadcast = server.finish_round(None if t % 2 else [0, 1, 5, 300])
+            self.broadcasts.append(broadcast.data)
+            for client in clients:
+                client.receive(broadcast.data)
+        way = CatchUpBuilder(AT, server.round, False, server.terms)
+        stamp = self.broadcasts[AT][8:11]
+        self.messages = {
+            "broadcast": self.broadcasts[AT],
+            "empty broadcast": self.broadcasts[3],
+            "replay": way.replay(self.broadcasts[AT:], stamp),
+            "shortest": server.catch_up(300, AT).data,
+            "shortest, short": server.catch_up(300, 4).data,
+            "notice": CohortNotice.seal(stamp, AT, frozenset([0, 1, 300]), server.terms),
+            "whole model": server.catch_up(300, -1).data,
+        }
+        self.messages["model"] = self._model_from(self.messages["whole model"])
+
+    @staticmethod
+    def _model_from(data: bytes) -> bytes:
+        """A model for a client at round ``AT``, made from one for a client without weights."""
+        reader = Reader(data[2:-4])
+        head = reader.take(13)
+        reader.varint()
+        lag = int.from_bytes(head[9:13], "little") - AT
+        return seal(CATCH_UP, head + varint(8 * lag + 4 + 2) + reader.rest())
+
+    def devices(self) -> list[Device]:
+        """C clients that a message can meet: without weights, at ``AT`` with an upload, ahead."""
+        made = [Device(self.library, 300, self.method, LAYOUT, w) for w in (None, self.start)]
+        for data in self.broadcasts[:AT]:
+            made[1].receive(data)
+        made[1].send_delta(np.linspace(-1, 1.05, LAYOUT.size, dtype=np.float32))
+        return made
+
+
+def mutate(data: bytes, rng: np.random.Generator) -> bytes:
+    """Change a message as a faulty or malicious sender would, and seal it again."""
+    body = bytearray(data[2:-4])
+    kind = data[1] & 15
+    if kind == CATCH_UP and body[13] & 3 == 0 and rng.random() < 0.8:
+        return mutate_replay(data, rng)
+    for _ in range(int(rng.integers(1, 4))):
+        # Most of the time behind the head, which has few ways to be wrong.
+        first = 0 if rng.random() < 0.1 or len(body) < 14 else 13
+        at = int(rng.integers(first, len(body))) if len(body) > first else 0
+        match rng.integers(8):
+            case 0 | 1:
+                if body:
+                    body[at] ^= 1 << int(rng.integers(8))
+            case 2:
+                if body:
+                    body[at] = int(rng.integers(256))
+            case 3:
+                del body[at : at + int(rng.integers(1, 4))]
+            case 4:
+                body[at:at] = rng.bytes(int(rng.integers(1, 4)))
+            case 5:
+                body[at : at + 1] = varint(int(rng.integers(2 ** int(rng.integers(1, 63)))))
+            case 6:
+                bad = [np.nan, np.inf, -0.0, 2.0**100, 2.0**101, 1e-45, -1.0]
+                body[at : at + 4] = np.float32(bad[rng.integers(len(bad))]).tobytes()
+            case _:
+                kind = int(rng.integers(6))
+    return seal(kind, bytes(body))
+
+
+def mutate_replay(data: bytes, rng: np.random.Generator) -> bytes:
+    """Change one of the broadcasts in a replay, most often the last one: it alone has no next."""
+    reader = Reader(data[2:-4])
+    head = reader.take(13) + varint(reader.varint())
+    inner = []
+    while reader.left:
+        inner.append(reader.take(reader.varint()))
+    at = len(inner) - 1 if rng.random() < 0.8 else int(rng.integers(len(inner)))
+    inner[at] = mutate(inner[at], rng)
+    return seal(CATCH_UP, head + b"".join(varint(len(part)) + part for part in inner))
+
+
+def compare(device: Device, data: bytes) -> str:
+    """Give a message to a C client and to its Python twin; return what happened to both."""
+    client = device.twin()
+    before = device.everything()
+    code, event = device.receive_code(data)
+    try:
+        received = client.receive(data)
+    except (DecodeError, RemoteProtocolError) as error:
+        refused = type(error)
+    else:
+        refused = None
+    if code != CODES["OK"]:
+        assert device.everything() == before
+    if code == CODES["UNSUPPORTED"]:
+        # Sign counts for a method without signs, magnitudes for each tensor: no server sends them.
+        return "unsupported"
+    if refused is None:
+        assert code == CODES["OK"]
+        assert device.round == client.round
+        assert device.stamp == client.stamp
+        assert device.pending == client.pending
+        assert device.residual.tobytes() == client.residual.tobytes()
+        if client.round >= 0:
+            assert device.weights.tobytes() == client.weights.tobytes()
+        assert event.leads_to == received.leads_to
+        assert event.invited == {None: -1, False: 0, True: 1}[received.invited]
+        return "accepted, new" if received.is_new else "accepted"
+    expected = {
+        DecodeError: ("BAD_MESSAGE", "OTHER_VERSION"),
+        MissedRounds: ("MISSED_ROUNDS",),
+        RemoteProtocolError: ("OTHER_LAYOUT", "OTHER_METHOD", "OTHER_HISTORY"),
+    }[refused]
+    assert code in [CODES[name] for name in expected]
+    return refused.__name__
+
+
+def compare_many(library, name: str, number: int, seed: int) -> Counter[str]:
+    scene, rng = Scene(library, name), np.random.default_rng(seed)
+    messages = list(scene.messages.values())
+    seen: Counter[str] = Counter()
+    for _ in range(number):
+        data = mutate(messages[rng.integers(len(messages))], rng)
+        device = scene.devices()[0 if rng.random() < 0.15 else 1]
+        seen[compare(device, data)] += 1
+    return seen
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_unchanged_messages_have_the_same_effect(library, name):
+    scene = Scene(library, name)
+    for data in scene.messages.values():
+        for device in scene.devices():
+            assert compare(device, data) in ("accepted", "accepted, new", "MissedRounds")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_c_and_python_clients_refuse_the_same_messages(library, name):
+    seen = compare_many(library, name, 700, 0)
+    outcomes = {"accepted", "accepted, new", "DecodeError", "MissedRounds", "RemoteProtocolError"}
+    assert outcomes <= set(seen)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_cut_of_a_message_is_refused(library, name):
+    scene = Scene(library, name)
+    device = scene.devices()[1]
+    before = device.everything()
+    for data in scene.messages.values():
+        for length in range(len(data)):
+            assert device.receive_code(data[:length])[0] == CODES["BAD_MESSAGE"]
+            assert device.everything() == before
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_cut_of_a_body_has_the_same_effect_as_in_python(library, name):
+    scene = Scene(library, name)
+    for data in scene.messages.values():
+        for length in range(len(data) - 6):
+            compare(scene.devices()[1], seal(data[1] & 15, data[2:][:length]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_c_and_python_clients_refuse_the_same_50000_messages(library, name):
+    print(name, dict(compare_many(library, name, 50_000, 1)))  # with -s
