@@ -809,9 +809,10 @@ static int receive_model(ft_device *client, const struct head *head, int64_t sin
     inner.end = in->at;
     int code = open_payload(client, &payload, &inner, DENSE, 0);
     int more = bytes_left(in) > 0;
-    if (code == FT_DEVICE_OK && more)
-        code = has_counts(client) ? open_payload(client, &payload, in, SIGN_COUNTS, 0)
-                                  : FT_DEVICE_UNSUPPORTED;
+    if (code == FT_DEVICE_OK && more && *in->at == SIGN_COUNTS && !has_counts(client))
+        code = FT_DEVICE_UNSUPPORTED;
+    else if (code == FT_DEVICE_OK && more)
+        code = open_payload(client, &payload, in, SIGN_COUNTS, 0);
     if (code != FT_DEVICE_OK)
         return code;
     if (head->round <= client->round)
