@@ -13,6 +13,8 @@ from device_library import CODES, Device, codec_of
 
 from checks import METHODS, trained
 from fedtern import Layout
+from fedtern.core.envelope import CATCH_UP, seal
+from fedtern.core.wire import varint
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "core" / "golden" / "v1.json").read_text())
 LAYOUT = Layout(tuple(GOLDEN["layout"]["names"]), tuple(map(tuple, GOLDEN["layout"]["shapes"])))
@@ -89,6 +91,12 @@ def record(library: ctypes.CDLL, case: dict[str, Any], client_id: int) -> bytes:
         recorder.receive(bytes.fromhex(data))
     recorder.begin(START)
     recorder.receive(bytes.fromhex(case["replay"]))
+    for payload in GOLDEN["payloads"]:
+        data = bytes.fromhex(payload["hex"])
+        if data[0] in (6, 7):
+            recorder.begin(START)
+            head = recorder.device.terms.head(recorder.device.stamp, 3)
+            recorder.receive(seal(CATCH_UP, head + varint(8 * 3 + 1) + b"abc" + data))
     if case is GOLDEN["federations"][0]:
         for notice in [*GOLDEN["calls"], *GOLDEN["refused_calls"]]:
             recorder.begin(START)

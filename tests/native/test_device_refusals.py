@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ from fedtern import (
 )
 from fedtern.core.envelope import CATCH_UP, seal
 from fedtern.core.protocol import CohortNotice
-from fedtern.core.protocol.catchup import CatchUpBuilder
+from fedtern.core.protocol.catchup import CatchUpBuilder, encode_sum
+from fedtern.core.updates.sums import MAX_UPDATES, SignCounts, UpdateSequence
 from fedtern.core.wire import Reader, varint
 
 LAYOUT = Layout(("a", "b"), ((5, 4), (10,)))
@@ -202,6 +204,47 @@ def test_every_cut_of_a_body_has_the_same_effect_as_in_python(library, name):
     for data in scene.messages.values():
         for length in range(len(data) - 6):
             compare(scene.devices()[1], seal(data[1] & 15, data[2:][:length]))
+
+
+def receive_sum(library, method, update) -> tuple[str, Device]:
+    """What a C client and its twin at round 0 make of a sum."""
+    start = np.linspace(-1, 1, LAYOUT.size, dtype=np.float32)
+    device = Device(library, 0, method, LAYOUT, start)
+    way = CatchUpBuilder(0, 10**8, False, device.terms)
+    outcome = compare(device, way.sum(encode_sum(update, LAYOUT), device.stamp, b"abc"))
+    return outcome, device
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("last", [2047, 2048, 5000])
+def test_sums_of_many_updates_are_read_and_their_magnitudes_checked(library, last, nested):
+    """More updates than fit into the table of those that have an entry."""
+    indices = np.unique([0, 5, *range(50, last, last // 20), last - 1, last]).astype(np.int32)
+    positions = np.full(indices.size, 3) if nested else np.arange(indices.size)
+    mus = np.zeros((last + 1, 1), np.float32)
+    mus[indices, 0] = 1 + indices % 7
+    values = mus[indices, 0] * np.where(indices % 2, np.float32(1), np.float32(-1))
+    update = UpdateSequence(LAYOUT.size, last + 1, positions, indices, values, mus)
+    assert bool(encode_sum(update, LAYOUT)[1] & 4) == nested
+    assert receive_sum(library, METHODS["stc"], update)[0] == "accepted, new"
+    for at, mu in ((last, 0), (last, -1), (last - 2, 1), (7, 1), (7, -1), (0, 0)):
+        wrong = mus.copy()
+        wrong[at] = mu
+        assert receive_sum(library, METHODS["stc"], replace(update, mus=wrong))[0] == "DecodeError"
+
+
+def test_more_sign_updates_than_a_base_counts_begin_a_new_base(library):
+    ups = np.arange(LAYOUT.size) % 3 * (MAX_UPDATES // 2)
+    counts = (2 * ups - MAX_UPDATES).astype(np.int32)
+    sums = SignCounts(LAYOUT.size, MAX_UPDATES, counts, float(np.float32(1e-6)))
+    outcome, device = receive_sum(library, METHODS["signsgd"], sums)
+    assert outcome == "accepted, new"
+    assert device.state.sign_updates == MAX_UPDATES
+    one = SignCounts(LAYOUT.size, 1, np.ones(LAYOUT.size, np.int32), float(np.float32(1e-6)))
+    way = CatchUpBuilder(device.round, device.round + 1, False, device.terms)
+    compare(device, way.sum(encode_sum(one, LAYOUT), device.stamp, b"xyz"))
+    assert device.state.sign_updates == 1
+    assert device.round == 10**8 + 1
 
 
 @pytest.mark.slow
