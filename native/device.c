@@ -331,7 +331,7 @@ static void open_gaps(struct gaps *gaps, struct reader *in, uint64_t count, uint
     if (count > size)
         refuse(in);
     gaps->size = size;
-    gaps->width = golomb_width(count, size);
+    gaps->width = in->bad ? 0 : golomb_width(count, size);
     gaps->remainders = take_bits(in, count * gaps->width);
     gaps->quotient_bits = (uint32_t)(8 * bytes_left(in));
     gaps->quotients = take(in, bytes_left(in));
@@ -897,10 +897,9 @@ struct target {
 /* Computed wherever it is needed: nothing is written before everything is known to be valid. */
 static float value_at(const struct target *target, uint32_t i)
 {
-    float value = 0;
     if (!target->change)
         return target->residual[i];
-    value = target->change[i];
+    float value = target->change[i];
     if (target->weights)
         value -= target->weights[i];
     return target->residual ? value + target->residual[i] : value;

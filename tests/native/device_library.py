@@ -120,9 +120,10 @@ def compile_c(output: Path, *sources: str, flags: tuple[str, ...] = (), using: s
     return output
 
 
-def load_library(directory: Path) -> ctypes.CDLL:
+def load_library(directory: Path, *options: str) -> ctypes.CDLL:
     """Compile and load the C client."""
-    path = compile_c(directory / "device.so", "device.c", flags=("-O2", "-fPIC", "-shared"))
+    flags = ("-O2", "-fPIC", "-shared", *options)
+    path = compile_c(directory / "device.so", "device.c", flags=flags)
     library = ctypes.CDLL(str(path))
     client, size = ctypes.POINTER(State), ctypes.c_size_t
     library.ft_device_start.argtypes = [client, ctypes.c_char_p, size]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from device_library import CODES, Device, DeviceError
+from device_library import CODES, Device, DeviceError, load_library
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -172,6 +172,27 @@ def test_zeros_of_signsgd_get_signs_at_random_that_differ_between_rounds(library
         device.receive(server.finish_round().data)
     assert 400 < ups[0].sum() < 600
     assert 400 < (ups[0] != ups[1]).sum() < 600
+
+
+@pytest.mark.parametrize("kept", ["STC", "DENSE", "SIGNSGD"])
+def test_methods_can_be_left_out(tmp_path, kept):
+    methods = {"STC": stc(p_up=0.1), "DENSE": fedavg(), "SIGNSGD": signsgd()}
+    left_out = [name for name in methods if name != kept]
+    library = load_library(tmp_path, *(f"-DFT_DEVICE_WITH_{name}=0" for name in left_out))
+    delta = np.linspace(-1, 1.05, 50, dtype=np.float32)
+    device, client = pair(library, methods[kept], 50)
+    assert device.send_delta(delta) == client.send_delta(delta).data
+    server = Server(np.zeros(50), methods[kept])
+    server.receive(0, device.pending)
+    assert device.receive(server.finish_round().data).counted
+    assert device.weights.tobytes() == server.weights.tobytes()
+    device, _ = pair(library, methods[kept], 50)
+    device.receive(server.catch_up(0, 0).data)
+    assert device.weights.tobytes() == server.weights.tobytes()
+    for name in left_out:
+        with pytest.raises(DeviceError) as raised:
+            pair(library, methods[name], 50)
+        assert raised.value.code == CODES["UNSUPPORTED"]
 
 
 def test_every_code_has_a_description(library):
