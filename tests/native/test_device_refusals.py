@@ -20,7 +20,8 @@ from fedtern import (
     signsgd,
     stc,
 )
-from fedtern.core.envelope import CATCH_UP, seal
+from fedtern.core.codecs.golomb import encode_positions
+from fedtern.core.envelope import BROADCAST, CATCH_UP, COHORT_NOTICE, seal
 from fedtern.core.protocol import CohortNotice
 from fedtern.core.protocol.catchup import CatchUpBuilder, encode_sum
 from fedtern.core.updates.sums import MAX_UPDATES, SignCounts, UpdateSequence
@@ -34,9 +35,9 @@ AT = 2  # the round of the client that receives the messages
 class Scene:
     """A server ahead of its clients, and the messages that one of them may receive."""
 
-    def __init__(self, library, name: str) -> None:
+    def __init__(self, library, name: str, seed: int = 1) -> None:
         self.library, self.method = library, METHODS[name]
-        rng = np.random.default_rng(1)
+        rng = np.random.default_rng(seed)
         self.start = rng.standard_normal(LAYOUT.size).astype(np.float32)
         server = Server(self.start, self.method, LAYOUT)
         clients = [Client(i, self.method, LAYOUT, self.start) for i in (0, 1, 300)]
@@ -206,6 +207,27 @@ def test_every_cut_of_a_body_has_the_same_effect_as_in_python(library, name):
             compare(scene.devices()[1], seal(data[1] & 15, data[2:][:length]))
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_messages_of_another_history_are_refused(library, name):
+    ours, others = Scene(library, name), Scene(library, name, seed=2)
+    for kind, data in others.messages.items():
+        if kind not in ("model", "whole model", "empty broadcast", "shortest, short"):
+            device = ours.devices()[1]
+            is_model = device.receive_code(data)[1].how == 5  # which replaces a history
+            assert is_model or compare(device, data) == "RemoteProtocolError", kind
+
+
+def test_a_replay_longer_than_the_model_is_refused(library):
+    method = METHODS["stc"]
+    start = np.zeros(LAYOUT.size, np.float32)
+    for rounds, expected in ((50, "accepted, new"), (250, "DecodeError")):
+        server = Server(start, method, LAYOUT)
+        broadcasts = [server.finish_round().data for _ in range(rounds)]
+        way = CatchUpBuilder(0, rounds, False, server.terms)
+        device = Device(library, 0, method, LAYOUT, start)
+        assert compare(device, way.replay(broadcasts, device.stamp)) == expected
+
+
 def receive_sum(library, method, update) -> tuple[str, Device]:
     """What a C client and its twin at round 0 make of a sum."""
     start = np.linspace(-1, 1, LAYOUT.size, dtype=np.float32)
@@ -245,6 +267,69 @@ def test_more_sign_updates_than_a_base_counts_begin_a_new_base(library):
     compare(device, way.sum(encode_sum(one, LAYOUT), device.stamp, b"xyz"))
     assert device.state.sign_updates == 1
     assert device.round == 10**8 + 1
+
+
+IDS = {
+    "the largest id": ((b"\1" + b"\xff" * 9 + b"\1"), True),
+    "an id of 65 bits": ((b"\1" + b"\xff" * 9 + b"\2"), False),
+    "an id after the largest": ((b"\2" + b"\xff" * 9 + b"\1" + b"\0"), False),
+    "ids that overflow": ((b"\2\5" + b"\xff" * 9 + b"\1"), False),
+    "more ids than bytes": (b"\x7f\0", False),
+}
+
+
+@pytest.mark.parametrize("case", IDS)
+def test_ids_are_read_as_in_python(library, case):
+    ids, valid = IDS[case]
+    scene = Scene(library, "stc")
+    device = scene.devices()[1]
+    head = device.terms.head(device.stamp, AT)
+    broadcast = seal(BROADCAST, head + ids + b"\0" + b"\0")
+    assert compare(device, broadcast) == ("accepted, new" if valid else "DecodeError")
+    notice = seal(COHORT_NOTICE, device.terms.head(device.stamp, device.round) + b"\1" + ids)
+    assert compare(device, notice) == ("accepted" if valid else "DecodeError")
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize("counted", [0, 4])
+def test_catch_ups_to_clients_without_weights_are_whole_models(library, mode, counted):
+    """A sum, or a replay, has nothing to start from; nor can an upload have counted."""
+    device = Device(library, 300, METHODS["stc"], LAYOUT)
+    parts = [b"", b"abc\6\0\1\0", b"\1" + bytes(4 * LAYOUT.size)]
+    body = device.terms.head(device.stamp, 0) + varint(8 + counted + mode) + parts[mode]
+    valid = mode == 2 and not counted
+    assert compare(device, seal(CATCH_UP, body)) == ("accepted, new" if valid else "DecodeError")
+
+
+def test_a_replay_does_not_say_whether_an_upload_counted(library):
+    scene = Scene(library, "stc")
+    data = scene.messages["replay"]
+    assert data[15] & 7 == 0
+    changed = seal(CATCH_UP, data[2:15] + bytes([data[15] + 4]) + data[16:-4])
+    assert compare(scene.devices()[1], changed) == "DecodeError"
+
+
+@pytest.mark.parametrize(
+    ("flags", "cells", "expected"),
+    [
+        (5, [0, 1, 3], "accepted, new"),
+        (5, [0, 1], "DecodeError"),  # the second position has no entry
+        (5, [2, 3], "DecodeError"),  # nor has the first one
+        (13, [0, 1, 3], "DecodeError"),  # an unknown flag
+    ],
+)
+@pytest.mark.parametrize("second", [5, 20])  # with and without a one in its quotient
+def test_changed_positions_of_a_nested_sum_have_entries(library, flags, cells, expected, second):
+    rows = encode_positions(np.array([4, second]), LAYOUT.size)
+    used = {cell % 2 for cell in cells}
+    mus = np.float32([update in used for update in range(2)]).tobytes()
+    values = mus + bytes([1])
+    keys = varint(2) + varint(len(rows)) + rows + encode_positions(np.array(cells), 2 * 2)
+    payload = bytes([6, flags]) + varint(2) + varint(len(cells)) + values + keys
+    scene = Scene(library, "stc")
+    device = scene.devices()[1]
+    body = device.terms.head(device.stamp, AT + 2) + varint(8 * 2 + 1) + b"abc" + payload
+    assert compare(device, seal(CATCH_UP, body)) == expected
 
 
 @pytest.mark.slow
