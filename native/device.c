@@ -13,11 +13,18 @@
 #error "Compile for SSE2 or another unit that rounds every operation to the type's precision."
 #endif
 
-/* Kinds of messages, modes of catch-ups, flags of update sequences. */
+/* Kinds of messages, modes of catch-ups, flags of update sequences, codecs. */
 enum { UPLOAD = 1, BROADCAST = 2, CATCH_UP = 3, COHORT_NOTICE = 5 };
 enum { REPLAY = 0, SUM = 1, MODEL = 2 };
 enum { TERNARY = 1, PER_TENSOR = 2, NESTED = 4 };
-enum { NOTHING = 0, DENSE = 1, TERNARY_UPDATE = 3, SIGNS = 5, UPDATE_SEQUENCE = 6, SIGN_COUNTS = 7 };
+enum {
+    NOTHING = 0,
+    DENSE = 1,
+    TERNARY_UPDATE = 3,
+    SIGNS = 5,
+    UPDATE_SEQUENCE = 6,
+    SIGN_COUNTS = 7
+};
 
 enum { MAGIC = 0xFE, HEAD = 13, FRAME = 6, STAMP = 3, CRC = 4 };
 
@@ -278,7 +285,7 @@ static void seal_upload(ft_device *client, size_t length)
 
 /* ---- Golomb-coded positions ------------------------------------------------------------------ */
 
-/* The largest density for which b = 1, 2, 3, ... low bits are used. These numbers are the format. */
+/* The largest density for which b = 1, 2, 3, ... low bits are used, as the format lists them. */
 static const double widest_density[48] = {
     0.38196601125010515,    0.21384862224257672,    0.11334822068783774,
     0.05837811234436449,    0.029627964306660624,   0.014925365419787404,
@@ -682,6 +689,9 @@ static int receive_broadcast(ft_device *client, const struct head *head, struct 
             return FT_DEVICE_OTHER_HISTORY;
         advance(client, &broadcast, event);
         event->how = FT_DEVICE_BROADCAST;
+    } else if (event->leads_to == client->round &&
+               memcmp(broadcast.next_stamp, client->stamp, STAMP)) {
+        return FT_DEVICE_OTHER_HISTORY; /* it leads to this round, but not to these weights */
     }
     event->invited = (int8_t)broadcast.invited;
     return FT_DEVICE_OK;
@@ -714,7 +724,8 @@ static int next_broadcast(const ft_device *client, struct reader *in, int64_t ro
     const uint8_t *data = take(in, length);
     if (in->bad)
         return FT_DEVICE_BAD_MESSAGE;
-    int code = open_message(client, data, (size_t)length, 1u << BROADCAST, &broadcast->head, &inner);
+    int code =
+        open_message(client, data, (size_t)length, 1u << BROADCAST, &broadcast->head, &inner);
     if (code != FT_DEVICE_OK)
         return code;
     if (broadcast->head.round != round || memcmp(broadcast->head.stamp, stamp, STAMP))

@@ -17,7 +17,7 @@
 
 #define LONGEST 8192 /* bytes of a mutated message */
 
-/* ---- Random numbers --------------------------------------------------------------------------- */
+/* ---- Random numbers ------------------------------------------------------------------------ */
 
 static uint64_t state;
 
@@ -40,7 +40,7 @@ static int chance(uint32_t percent)
     return below(100) < percent;
 }
 
-/* ---- Messages --------------------------------------------------------------------------------- */
+/* ---- Messages ------------------------------------------------------------------------------ */
 
 struct message {
     uint8_t data[LONGEST];
@@ -180,7 +180,7 @@ static void mutate_body(struct message *message, const struct golden_file *golde
     }
 }
 
-/* Let the head be that of the client's round and history, which most mutations are hidden behind. */
+/* Set the head to the client's round and history: with another one, most messages are refused. */
 static void fit_head(struct message *message, const ft_device *client)
 {
     if (message->length < 19 || client->round < 0)
@@ -254,7 +254,7 @@ static void mutate(struct message *message, const ft_device *client,
         message->length = below(message->length);
 }
 
-/* ---- Clients ---------------------------------------------------------------------------------- */
+/* ---- Clients ------------------------------------------------------------------------------- */
 
 /* Everything that a client remembers, as bytes. */
 struct image {

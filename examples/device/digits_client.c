@@ -23,9 +23,11 @@
 #include <string.h>
 #include <time.h>
 
-#define FIRST_RETRY 5.0  /* seconds before a question is asked again */
-#define MOST_RETRY 300.0
-#define SIGN 120.0       /* seconds of silence after which the server may think that we left */
+/* Seconds before a request to catch up is repeated. Each repetition doubles them. */
+#define FIRST_RETRY 5.0
+#define LAST_RETRY 300.0
+/* Seconds after which the client repeats that it is present. */
+#define PRESENCE_INTERVAL 120.0
 
 static double now(void)
 {
@@ -48,7 +50,7 @@ static void *memory(size_t bytes)
     return found;
 }
 
-/* ---- The examples and the model ---------------------------------------------------------------- */
+/* ---- The examples and the model ----------------------------------------------------------- */
 
 struct data {
     uint32_t features;
@@ -149,25 +151,25 @@ static void train(const struct data *data, const float *weights, float *change)
     free(errors);
 }
 
-/* ---- The conversation -------------------------------------------------------------------------- */
+/* ---- The conversation --------------------------------------------------------------------- */
 
-/* A client and what it knows about the federation. Like fedtern.transports.mqtt.Member. */
+/* A client and what it knows about the federation. Like fedtern.transports.mqtt.MqttClient. */
 struct member {
     ft_device client;
     const struct data *data;
-    struct mosquitto *line;
+    struct mosquitto *connection;
     const char *federation;
-    int64_t called_to; /* the last round that this client is known to be called to */
-    int64_t last;      /* the round that the federation has ended at, or -1 */
-    double asked;      /* when the last question was asked, 0 if none is open */
-    double retry;
-    double heard;    /* when the last announcement came */
-    double deadline; /* seconds for a round, 0 if there is no limit */
-    double said;     /* when the server last heard that this client is there */
-    uint8_t *parts;  /* a catch-up so far */
-    size_t parts_length;
-    size_t parts_room;
-    uint64_t parts_count;
+    int64_t invited_round; /* newest round that this client is invited to */
+    int64_t final_round;   /* known after the federation's end, else -1 */
+    double asked_at;       /* time of the open request to catch up, 0 for none */
+    double retry_after;    /* seconds after which it is repeated */
+    double announced_at;   /* time of the last announcement */
+    double deadline;       /* seconds, as announced; 0 for no limit */
+    double present_at;     /* time when the server last knew that this client is present */
+    uint8_t *chunks;       /* the received part of a catch-up */
+    size_t chunks_length;
+    size_t chunks_room;
+    uint64_t chunks_count;
     uint64_t uploads;
 };
 
@@ -182,7 +184,7 @@ static void publish(struct member *member, const char *kind, const uint8_t *data
 {
     char topic[300];
     topic_of(member, kind, topic, sizeof topic);
-    mosquitto_publish(member->line, NULL, topic, (int)length, data, 1, retain);
+    mosquitto_publish(member->connection, NULL, topic, (int)length, data, 1, retain);
 }
 
 static size_t write_varint(uint8_t *out, uint64_t value)
@@ -208,19 +210,19 @@ static int read_varint(const uint8_t **data, size_t *length, uint64_t *value)
     return 0;
 }
 
-static void say_here(struct member *member)
+static void report_presence(struct member *member)
 {
-    member->said = now();
+    member->present_at = now();
     publish(member, "alive", (const uint8_t *)"\1", 1, 1);
 }
 
 static void ask(struct member *member)
 {
     uint8_t data[10];
-    if (member->asked > 0)
+    if (member->asked_at > 0)
         return;
-    member->asked = member->said = now();
-    member->parts_length = member->parts_count = 0;
+    member->asked_at = member->present_at = now();
+    member->chunks_length = member->chunks_count = 0;
     publish(member, "ask", data, write_varint(data, (uint64_t)(member->client.round + 1)), 0);
 }
 
@@ -235,20 +237,20 @@ static void upload(struct member *member)
     free(data);
 }
 
-static int is_called(const struct member *member)
+static int is_invited(const struct member *member)
 {
-    return member->client.round >= 0 && member->called_to == member->client.round;
+    return member->client.round >= 0 && member->invited_round == member->client.round;
 }
 
-/* What was asked has been answered. */
-static void settled(struct member *member)
+/* The request to catch up has been answered. */
+static void close_request(struct member *member)
 {
-    member->asked = 0;
-    member->retry = FIRST_RETRY;
-    member->parts_length = member->parts_count = 0;
+    member->asked_at = 0;
+    member->retry_after = FIRST_RETRY;
+    member->chunks_length = member->chunks_count = 0;
 }
 
-/* Errors that no other message mends end the program. */
+/* Exit after errors that the next message does not fix. */
 static void check(int code)
 {
     if (code == FT_DEVICE_OTHER_VERSION || code == FT_DEVICE_OTHER_LAYOUT ||
@@ -258,36 +260,36 @@ static void check(int code)
         fprintf(stderr, "ignored a message: %s\n", ft_device_describe(code));
 }
 
-static void announced(struct member *member, const uint8_t *data, size_t length)
+static void receive_announcement(struct member *member, const uint8_t *data, size_t length)
 {
     ft_device_event event;
     uint64_t time;
-    const int was_called = is_called(member);
+    const int was_invited = is_invited(member);
     if (!read_varint(&data, &length, &time))
         return;
     const int code = ft_device_receive(&member->client, data, length, &event);
     check(code);
     if ((code != FT_DEVICE_OK && code != FT_DEVICE_MISSED_ROUNDS) || event.leads_to < event.since)
-        return; /* damaged, or what the broker kept from before */
-    member->heard = now();
+        return; /* damaged, or an old message that the broker retained */
+    member->announced_at = now();
     member->deadline = 1e-3 * (double)(time >> 1);
-    member->last = time & 1 ? event.leads_to : -1;
+    member->final_round = time & 1 ? event.leads_to : -1;
     if (code == FT_DEVICE_MISSED_ROUNDS) {
         ask(member);
         return;
     }
-    settled(member);
+    close_request(member);
     if (event.invited == 1) {
-        member->called_to = member->client.round;
+        member->invited_round = member->client.round;
         if (event.since == event.leads_to && member->client.pending)
-            upload(member); /* it may not have arrived */
+            upload(member); /* it may have been lost */
     }
-    /* Not counted: the server may think that nobody is here. */
-    if (was_called && event.round > event.since && event.counted != 1)
-        say_here(member);
+    /* A client whose upload did not count may be unresponsive to the server. */
+    if (was_invited && event.round > event.since && event.counted != 1)
+        report_presence(member);
 }
 
-static void received_part(struct member *member, const uint8_t *data, size_t length)
+static void receive_chunk(struct member *member, const uint8_t *data, size_t length)
 {
     ft_device_event event;
     uint64_t number;
@@ -297,92 +299,92 @@ static void received_part(struct member *member, const uint8_t *data, size_t len
         return;
     const uint8_t flags = *data++;
     length--;
-    if (number != member->parts_count) /* of another answer, or one that has lost a part */
-        member->parts_length = member->parts_count = 0;
-    if (number != member->parts_count || length > member->parts_room - member->parts_length)
+    if (number != member->chunks_count) /* of another answer, or a chunk was lost */
+        member->chunks_length = member->chunks_count = 0;
+    if (number != member->chunks_count || length > member->chunks_room - member->chunks_length)
         return;
-    memcpy(member->parts + member->parts_length, data, length);
-    member->parts_length += length;
-    member->parts_count++;
-    if (member->asked > 0)
-        member->asked = now(); /* it takes as long as it takes, while it comes nearer */
-    if (member->parts_count < count)
+    memcpy(member->chunks + member->chunks_length, data, length);
+    member->chunks_length += length;
+    member->chunks_count++;
+    if (member->asked_at > 0)
+        member->asked_at = now(); /* no timeout while the answer makes progress */
+    if (member->chunks_count < count)
         return;
     const int code =
-        ft_device_receive(&member->client, member->parts, member->parts_length, &event);
-    member->parts_length = member->parts_count = 0;
+        ft_device_receive(&member->client, member->chunks, member->chunks_length, &event);
+    member->chunks_length = member->chunks_count = 0;
     check(code);
     if (code == FT_DEVICE_MISSED_ROUNDS) {
-        member->asked = 0;
+        member->asked_at = 0;
         ask(member);
     }
     if (code != FT_DEVICE_OK)
         return;
     printf("caught up from round %lld to %lld\n", (long long)event.since, (long long)event.round);
-    member->heard = now();
-    settled(member);
+    member->announced_at = now();
+    close_request(member);
     if (flags & 2)
-        member->last = member->client.round;
+        member->final_round = member->client.round;
     if (flags & 1) {
-        member->called_to = member->client.round;
+        member->invited_round = member->client.round;
         if (member->client.pending)
             upload(member);
     }
 }
 
-/* Ask, or ask again, if it has been quiet for too long; say that somebody is here. */
+/* Request missed rounds after a long silence, or report that the client is present. */
 static void tick(struct member *member)
 {
     const double time = now();
-    if (member->asked > 0) {
-        if (time < member->asked + member->retry)
+    if (member->asked_at > 0) {
+        if (time < member->asked_at + member->retry_after)
             return;
-        member->retry = fmin(2 * member->retry, MOST_RETRY);
+        member->retry_after = fmin(2 * member->retry_after, LAST_RETRY);
     } else if (member->deadline <= 0 ||
-               time < member->heard + 1.5 * member->deadline + member->retry) {
-        if (time > member->said + SIGN)
-            say_here(member);
+               time < member->announced_at + 1.5 * member->deadline + member->retry_after) {
+        if (time > member->present_at + PRESENCE_INTERVAL)
+            report_presence(member);
         return;
     }
-    member->asked = 0;
+    member->asked_at = 0;
     ask(member);
 }
 
-static void on_connect(struct mosquitto *line, void *object, int result)
+static void on_connect(struct mosquitto *connection, void *object, int result)
 {
     struct member *member = object;
     char topic[300];
     if (result)
         fail("the broker refused the connection", mosquitto_connack_string(result));
     topic_of(member, "down", topic, sizeof topic);
-    mosquitto_subscribe(line, NULL, topic, 0);
+    mosquitto_subscribe(connection, NULL, topic, 0);
     snprintf(topic, sizeof topic, "fedtern/%s/round", member->federation);
-    mosquitto_subscribe(line, NULL, topic, 0);
-    member->heard = now();
-    member->asked = 0;
-    say_here(member);
+    mosquitto_subscribe(connection, NULL, topic, 0);
+    member->announced_at = now();
+    member->asked_at = 0;
+    report_presence(member);
     if (member->client.round < 0)
         ask(member);
 }
 
-static void on_message(struct mosquitto *line, void *object,
+static void on_message(struct mosquitto *connection, void *object,
                        const struct mosquitto_message *message)
 {
     struct member *member = object;
     char topic[300];
-    (void)line;
+    (void)connection;
     snprintf(topic, sizeof topic, "fedtern/%s/round", member->federation);
     if (!strcmp(message->topic, topic))
-        announced(member, message->payload, (size_t)message->payloadlen);
+        receive_announcement(member, message->payload, (size_t)message->payloadlen);
     else
-        received_part(member, message->payload, (size_t)message->payloadlen);
+        receive_chunk(member, message->payload, (size_t)message->payloadlen);
 }
 
 static void take_part(struct member *member)
 {
     ft_device *client = &member->client;
-    while (member->last < 0 || client->round < member->last) {
-        if (is_called(member) && !client->pending && member->last < 0) {
+    while (member->final_round < 0 || client->round < member->final_round) {
+        if (is_invited(member) && !client->pending && member->final_round < 0) {
             train(member->data, client->weights, client->residual);
             int code = ft_device_send_delta(client, NULL);
             if (code != FT_DEVICE_OK)
@@ -390,24 +392,24 @@ static void take_part(struct member *member)
             member->uploads++;
             upload(member);
         }
-        int result = mosquitto_loop(member->line, 100, 1);
+        int result = mosquitto_loop(member->connection, 100, 1);
         if (result) {
             fprintf(stderr, "%s: reconnecting\n", mosquitto_strerror(result));
             nanosleep(&(struct timespec){1, 0}, NULL);
-            mosquitto_reconnect(member->line);
+            mosquitto_reconnect(member->connection);
         }
         tick(member);
     }
 }
 
-/* Say goodbye in person: a connection that is closed in good order leaves no last will. */
+/* Report that the client leaves: a connection that is closed in order has no last will. */
 static void leave(struct member *member)
 {
     publish(member, "alive", NULL, 0, 1);
-    for (int i = 0; i < 20 && mosquitto_want_write(member->line); i++)
-        mosquitto_loop(member->line, 50, 1);
-    mosquitto_loop(member->line, 100, 1);
-    mosquitto_disconnect(member->line);
+    for (int i = 0; i < 20 && mosquitto_want_write(member->connection); i++)
+        mosquitto_loop(member->connection, 50, 1);
+    mosquitto_loop(member->connection, 100, 1);
+    mosquitto_disconnect(member->connection);
 }
 
 static void write_weights(const char *path, const ft_device *client)
@@ -436,8 +438,8 @@ int main(int argc, char **argv)
     memset(&member, 0, sizeof member);
     member.data = &data;
     member.federation = argv[4];
-    member.called_to = member.last = -1;
-    member.retry = FIRST_RETRY;
+    member.invited_round = member.final_round = -1;
+    member.retry_after = FIRST_RETRY;
 
     ft_device *client = &member.client;
     client->client_id = strtoull(argv[5], NULL, 10);
@@ -449,23 +451,23 @@ int main(int argc, char **argv)
     client->residual = memory(client->size * sizeof(float));
     client->upload_room = ft_device_upload_room(client->method, client->size, client->p_up);
     client->upload = memory(client->upload_room);
-    member.parts_room = 4 * (size_t)client->size + 64; /* the longest catch-up: the whole model */
-    member.parts = memory(member.parts_room);
+    member.chunks_room = 4 * (size_t)client->size + 64; /* the longest catch-up: the whole model */
+    member.chunks = memory(member.chunks_room);
     int code = ft_device_start(client, member.federation, strlen(member.federation));
     if (code != FT_DEVICE_OK)
         fail("start", ft_device_describe(code));
 
     mosquitto_lib_init();
-    member.line = mosquitto_new(NULL, true, &member);
-    if (!member.line)
+    member.connection = mosquitto_new(NULL, true, &member);
+    if (!member.connection)
         fail("mosquitto", "no connection object");
-    mosquitto_int_option(member.line, MOSQ_OPT_PROTOCOL_VERSION, MQTT_PROTOCOL_V5);
-    mosquitto_int_option(member.line, MOSQ_OPT_TCP_NODELAY, 1);
+    mosquitto_int_option(member.connection, MOSQ_OPT_PROTOCOL_VERSION, MQTT_PROTOCOL_V5);
+    mosquitto_int_option(member.connection, MOSQ_OPT_TCP_NODELAY, 1);
     topic_of(&member, "alive", topic, sizeof topic);
-    mosquitto_will_set(member.line, topic, 0, NULL, 1, true);
-    mosquitto_connect_callback_set(member.line, on_connect);
-    mosquitto_message_callback_set(member.line, on_message);
-    code = mosquitto_connect(member.line, argv[2], atoi(argv[3]), 60);
+    mosquitto_will_set(member.connection, topic, 0, NULL, 1, true);
+    mosquitto_connect_callback_set(member.connection, on_connect);
+    mosquitto_message_callback_set(member.connection, on_message);
+    code = mosquitto_connect(member.connection, argv[2], atoi(argv[3]), 60);
     if (code)
         fail("the broker cannot be reached", mosquitto_strerror(code));
     take_part(&member);
@@ -475,12 +477,12 @@ int main(int argc, char **argv)
            (unsigned long long)member.uploads);
     if (argc > 6)
         write_weights(argv[6], client);
-    mosquitto_destroy(member.line);
+    mosquitto_destroy(member.connection);
     mosquitto_lib_cleanup();
     free(client->weights);
     free(client->residual);
     free(client->upload);
-    free(member.parts);
+    free(member.chunks);
     free(data.images);
     free(data.labels);
     return 0;

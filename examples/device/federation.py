@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits
 from fedtern import Client, Layout, Server, stc
 from fedtern.core.protocol import Broadcast
 from fedtern.core.protocol.terms import Terms
-from fedtern.transports.mqtt import Broker, Coordinator, Delta, RoundPolicy, join, serve
+from fedtern.transports.mqtt import Broker, Delta, MqttServer, RoundPolicy, join, serve
 
 FEDERATION = "digits"
 DEVICE = 7  # the number of the C program
@@ -82,12 +82,12 @@ def accuracy(weights: Floats) -> float:
     return float((answers == labels[1200:]).mean())
 
 
-async def run(broker: Broker, rounds: int, least: int, pause: float) -> tuple[Floats, int]:
+async def run(broker: Broker, rounds: int, min_clients: int, pause: float) -> tuple[Floats, int]:
     """Run the federation; return its weights and how many uploads of the C program counted."""
     server = Server(START, METHOD, LAYOUT, federation=FEDERATION)
     counted = 0
 
-    def on_round(coordinator: Coordinator) -> None:
+    def on_round(_: MqttServer) -> None:
         nonlocal counted
         data = server.newest_broadcast(server.round - 1)
         uploaded = Broadcast.open(data, server.terms).counted if data else frozenset()
@@ -104,9 +104,9 @@ async def run(broker: Broker, rounds: int, least: int, pause: float) -> tuple[Fl
             return Delta(step(weights, images, labels))
 
         client = Client(number, METHOD, LAYOUT, START, federation=FEDERATION)
-        await join(client, train, broker, examples=len(labels))
+        await join(client, train, broker, num_examples=len(labels))
 
-    plan = RoundPolicy(deadline=20, least=least, rounds=rounds)
+    plan = RoundPolicy(deadline=20, min_clients=min_clients, rounds=rounds)
     clients = [python_client(number) for number in OTHERS]
     await asyncio.gather(serve(server, broker, plan, on_round=on_round), *clients)
     return np.array(server.weights), counted
@@ -121,7 +121,7 @@ def main() -> None:
     start.add_argument("--host", default="localhost")
     start.add_argument("--port", type=int, default=1883)
     start.add_argument("--rounds", type=int, default=100)
-    start.add_argument("--least", type=int, default=3, help="clients to wait for")
+    start.add_argument("--min-clients", type=int, default=3, help="clients to wait for")
     start.add_argument("--pause", type=float, default=0.0, help="seconds before each training")
     start.add_argument("--output", type=Path, help="file for the final weights")
     options = parser.parse_args()
@@ -129,7 +129,8 @@ def main() -> None:
         write_data(options.file)
         return
     broker = Broker(options.host, options.port)
-    weights, counted = asyncio.run(run(broker, options.rounds, options.least, options.pause))
+    federation = run(broker, options.rounds, options.min_clients, options.pause)
+    weights, counted = asyncio.run(federation)
     print(f"{counted} uploads of the C program counted")
     if options.output is not None:
         options.output.write_bytes(weights.astype("<f4").tobytes())

@@ -56,6 +56,7 @@ class Scene:
         stamp = self.broadcasts[AT][8:11]
         self.messages = {
             "broadcast": self.broadcasts[AT],
+            "previous broadcast": self.broadcasts[AT - 1],
             "empty broadcast": self.broadcasts[3],
             "replay": way.replay(self.broadcasts[AT:], stamp),
             "shortest": server.catch_up(300, AT).data,

@@ -92,7 +92,7 @@ def test_c_program_ends_with_the_weights_of_the_server(mosquitto, program, tmp_p
 
 
 def test_c_program_that_joins_late_or_was_killed_catches_up(mosquitto, program, tmp_path):
-    options = ("--rounds", 120, "--least", 2, "--pause", 0.02)
+    options = ("--rounds", 120, "--min-clients", 2, "--pause", 0.02)
     lines, output = run_federation(mosquitto, program, tmp_path, 10, *options, kill_at=40)
     assert output.startswith("caught up from round 0 to ")
     assert int(lines[-1].split()[0]) > 10
