@@ -95,7 +95,7 @@ def record(library: ctypes.CDLL, case: dict[str, Any], client_id: int) -> bytes:
         data = bytes.fromhex(payload["hex"])
         if data[0] in (6, 7):
             recorder.begin(START)
-            head = recorder.device.terms.head(recorder.device.stamp, 3)
+            head = recorder.device.terms.header(recorder.device.stamp, 3)
             recorder.receive(seal(CATCH_UP, head + varint(8 * 3 + 1) + b"abc" + data))
     if case is GOLDEN["federations"][0]:
         for notice in [*GOLDEN["calls"], *GOLDEN["refused_calls"]]:

@@ -13,7 +13,7 @@ from checks import METHODS, trained
 from fedtern import DecodeError, Layout, RemoteProtocolError, Server, stc
 from fedtern.core.codecs import CODECS
 from fedtern.core.envelope import BROADCAST, CATCH_UP, seal
-from fedtern.core.protocol.terms import Terms, first_stamp
+from fedtern.core.protocol.terms import Terms, initial_stamp
 from fedtern.core.wire import varint
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "core" / "golden" / "v1.json").read_text())
@@ -114,7 +114,7 @@ def small_device(library):
     """A client whose model has the size of the golden arrays that must be refused."""
     layout, method = Layout.flat(6), stc(p_up=1 / 3)
     device = Device(library, 0, method, layout, np.zeros(6, np.float32))
-    head = Terms(layout, method).head(first_stamp("", np.zeros(6, np.float32)), 0)
+    head = Terms(layout, method).header(initial_stamp("", np.zeros(6, np.float32)), 0)
     return device, head + b"\0\0"  # a broadcast that counts nobody and invites everybody
 
 
@@ -144,8 +144,8 @@ def test_golden_payloads_are_applied_or_refused(library, payload):
     name = "signsgd" if data[0] in (5, 7) else "stc" if data[0] == 3 else "sgd"
     start = np.zeros(LAYOUT.size, np.float32)
     device = Device(library, 0, METHODS[name], LAYOUT, start)
-    head = device.terms.head(first_stamp("", start), 0)
-    as_sum = device.terms.head(first_stamp("", start), 1) + varint(8 + 1) + b"abc"
+    head = device.terms.header(initial_stamp("", start), 0)
+    as_sum = device.terms.header(initial_stamp("", start), 1) + varint(8 + 1) + b"abc"
     is_sum = data[0] in (6, 7)
     message = seal(CATCH_UP, as_sum + data) if is_sum else seal(BROADCAST, head + b"\0\0" + data)
     before = device.everything()

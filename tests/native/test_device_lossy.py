@@ -31,7 +31,7 @@ from fedtern import (
 from fedtern.core.layout import Vector
 from fedtern.core.protocol import CohortNotice, Received, Upload
 from fedtern.core.protocol.events import How
-from fedtern.core.protocol.terms import STAMP
+from fedtern.core.protocol.terms import STAMP_BYTES
 from fedtern.core.updates import Ternary
 from fedtern.core.wire import Reader
 
@@ -273,7 +273,7 @@ def is_nested(catch_up: bytes) -> bool:
     """Whether a sum has the keys of its entries nested."""
     reader = Reader(catch_up[15:])
     reader.varint()
-    reader.take(STAMP)
+    reader.take(STAMP_BYTES)
     return reader.byte() == 6 and reader.byte() & 4 > 0
 
 

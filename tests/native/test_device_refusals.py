@@ -120,7 +120,7 @@ def mutate_replay(data: bytes, rng: np.random.Generator) -> bytes:
     reader = Reader(data[2:-4])
     head = reader.take(13) + varint(reader.varint())
     inner = []
-    while reader.left:
+    while reader.remaining:
         inner.append(reader.take(reader.varint()))
     at = len(inner) - 1 if rng.random() < 0.8 else int(rng.integers(len(inner)))
     inner[at] = mutate(inner[at], rng)
@@ -284,10 +284,10 @@ def test_ids_are_read_as_in_python(library, case):
     ids, valid = IDS[case]
     scene = Scene(library, "stc")
     device = scene.devices()[1]
-    head = device.terms.head(device.stamp, AT)
+    head = device.terms.header(device.stamp, AT)
     broadcast = seal(BROADCAST, head + ids + b"\0" + b"\0")
     assert compare(device, broadcast) == ("accepted, new" if valid else "DecodeError")
-    notice = seal(COHORT_NOTICE, device.terms.head(device.stamp, device.round) + b"\1" + ids)
+    notice = seal(COHORT_NOTICE, device.terms.header(device.stamp, device.round) + b"\1" + ids)
     assert compare(device, notice) == ("accepted" if valid else "DecodeError")
 
 
@@ -297,7 +297,7 @@ def test_catch_ups_to_clients_without_weights_are_whole_models(library, mode, co
     """A sum, or a replay, has nothing to start from; nor can an upload have counted."""
     device = Device(library, 300, METHODS["stc"], LAYOUT)
     parts = [b"", b"abc\6\0\1\0", b"\1" + bytes(4 * LAYOUT.size)]
-    body = device.terms.head(device.stamp, 0) + varint(8 + counted + mode) + parts[mode]
+    body = device.terms.header(device.stamp, 0) + varint(8 + counted + mode) + parts[mode]
     valid = mode == 2 and not counted
     assert compare(device, seal(CATCH_UP, body)) == ("accepted, new" if valid else "DecodeError")
 
@@ -329,7 +329,7 @@ def test_changed_positions_of_a_nested_sum_have_entries(library, flags, cells, e
     payload = bytes([6, flags]) + varint(2) + varint(len(cells)) + values + keys
     scene = Scene(library, "stc")
     device = scene.devices()[1]
-    body = device.terms.head(device.stamp, AT + 2) + varint(8 * 2 + 1) + b"abc" + payload
+    body = device.terms.header(device.stamp, AT + 2) + varint(8 * 2 + 1) + b"abc" + payload
     assert compare(device, seal(CATCH_UP, body)) == expected
 
 
