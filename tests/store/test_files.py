@@ -30,9 +30,8 @@ import os, sys, time
 from pathlib import Path
 from fedtern.store.files import Lock
 lock = Lock(Path(sys.argv[1]))
-child = os.fork()
-if child:
-    print(child, flush=True)
+if os.fork() == 0:
+    print(os.getpid(), flush=True)  # by the child: it has closed what it must not inherit
 time.sleep(600)
 """
 
