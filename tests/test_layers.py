@@ -28,9 +28,11 @@ ARROWS = {
 # Inside core, lowest first. A module may import lower layers and its own layer.
 CORE_LAYERS = (
     ("errors", "extras", "names", "numbers"),
+    ("dtypes",),
     ("layout",),
     ("kernels",),
     ("updates", "wire"),
+    ("carried", "template"),
     ("envelope", "snapshot"),
     ("compressors", "codecs"),
     ("feedback", "arrays"),

@@ -164,8 +164,8 @@ def test_a_store_continues_after_a_refused_call(tmp_path, open_server, open_clie
     server = open_server(tmp_path / "s")
     client = open_client(tmp_path / "c")
     data = client.send(trained(client.client, 0)).data
-    with pytest.raises(TypeError):
-        server.receive(0, data, num_examples=2.5)
+    with pytest.raises(RemoteProtocolError):
+        server.receive(0, data, num_examples=-2.5)
     with pytest.raises(RemoteProtocolError):
         server.receive(0, b"garbage")
     with pytest.raises(LocalProtocolError):

@@ -8,12 +8,15 @@ import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtern.core.dtypes import check_dtype, is_float, storage_dtype
 from fedtern.core.errors import NonFiniteError
+
+T = TypeVar("T", bound=np.generic)
 
 Vector = NDArray[np.float32]
 """A one-dimensional float32 array."""
@@ -28,9 +31,71 @@ def check_scope(scope: str) -> None:
         raise ValueError(f'scope must be "model" or "tensor", got {scope!r}')
 
 
+Rule = Literal["average", "latest"]
+"""How the server combines the values of a carried tensor in a cohort's uploads.
+
+"average" takes the mean of floating-point values, weighted like the updates, and the maximum of
+integers and booleans. "latest" takes the values of the upload that was accepted last.
+"""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A tensor that is sent as it is, such as the statistics of batch normalisation.
+
+    Attributes:
+        name: the tensor's name.
+        shape: its shape.
+        dtype: its dtype, such as "float32" or "int64".
+        rule: how the server combines the values of a cohort.
+
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    rule: Rule = "average"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(map(operator.index, self.shape)))
+        check_dtype(self.dtype, self.name)
+        if self.rule not in ("average", "latest"):
+            raise ValueError(
+                f'the rule of tensor {self.name!r} must be "average" or "latest", got {self.rule!r}'
+            )
+
+    @property
+    def size(self) -> int:
+        """The number of values."""
+        return math.prod(self.shape)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the values are floating-point numbers."""
+        return is_float(self.dtype)
+
+    @property
+    def storage(self) -> np.dtype[Any]:
+        """The NumPy dtype that holds the tensor; uint16 for bfloat16."""
+        return storage_dtype(self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the values in bytes."""
+        return self.size * self.storage.itemsize
+
+
 @dataclass(frozen=True)
 class Layout:
-    """Names and shapes of a model's tensors, in the order in which they are flattened.
+    """Names and shapes of a model's trained tensors, in the order in which they are flattened.
+
+    All attributes but ``carried`` are about trained tensors. Their values are one flat float32
+    vector, which is compressed; each side may convert them to a dtype of its own.
+
+    Args:
+        names: names of the trained tensors.
+        shapes: their shapes.
+        carried: tensors that are not trained but sent as they are.
 
     >>> layout = Layout(("weight", "bias"), ((10, 784), (10,)))
     >>> layout.size, layout.name_at(7_845)
@@ -39,16 +104,19 @@ class Layout:
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
+    carried: tuple[Carried, ...] = ()
 
     def __post_init__(self) -> None:
         # Tuples, so that layouts made from lists are equal to and hash like others.
         object.__setattr__(self, "names", tuple(self.names))
+        object.__setattr__(self, "carried", tuple(self.carried))
         shapes = tuple(tuple(map(operator.index, shape)) for shape in self.shapes)
         object.__setattr__(self, "shapes", shapes)
         if len(self.names) != len(self.shapes):
             raise ValueError(f"got {len(self.names)} names for {len(self.shapes)} shapes")
-        if len(set(self.names)) != len(self.names):
-            raise ValueError(f"tensor names must differ, got {self.names}")
+        every_name = [*self.names, *(tensor.name for tensor in self.carried)]
+        if len(set(every_name)) != len(every_name):
+            raise ValueError(f"tensor names must differ, got {tuple(every_name)}")
         if any(side < 0 for shape in self.shapes for side in shape):
             raise ValueError(f"shapes must not be negative, got {self.shapes}")
 
@@ -77,11 +145,19 @@ class Layout:
         return int(self.ends[-1]) if self.shapes else 0
 
     @cached_property
+    def carried_nbytes(self) -> int:
+        """The size of all carried tensors in bytes."""
+        return sum(tensor.nbytes for tensor in self.carried)
+
+    @cached_property
     def digest(self) -> bytes:
         """Three bytes that identify the layout in messages."""
         lines = [
-            f"{len(name.encode())}:{name}:{','.join(map(str, shape))}"
-            for name, shape in zip(self.names, self.shapes, strict=True)
+            _digest_line(name, shape) for name, shape in zip(self.names, self.shapes, strict=True)
+        ]
+        lines += [
+            f"{_digest_line(tensor.name, tensor.shape)}:{tensor.dtype}:{tensor.rule}"
+            for tensor in self.carried
         ]
         return hashlib.sha256("\n".join(lines).encode()).digest()[:3]
 
@@ -141,8 +217,12 @@ class Layout:
         )
 
 
-def copy_vector(values: ArrayLike, layout: Layout | None) -> Vector:
-    """Copy values to a new vector.
+def _digest_line(name: str, shape: tuple[int, ...]) -> str:
+    return f"{len(name.encode())}:{name}:{','.join(map(str, shape))}"
+
+
+def copy_vector(values: ArrayLike, layout: Layout | None, name: str = "weights") -> Vector:
+    """Copy values to a new vector; ``name`` is for the error message.
 
     Raises:
         ValueError: the values are not a flat vector, or do not fit the layout.
@@ -152,12 +232,12 @@ def copy_vector(values: ArrayLike, layout: Layout | None) -> Vector:
         vector = np.array(values, np.float32)
     if vector.ndim != 1 or (layout is not None and vector.size != layout.size):
         expected = "a flat vector" if layout is None else f"a flat vector of {layout.size} values"
-        raise ValueError(f"weights must be {expected}, got shape {vector.shape}")
+        raise ValueError(f"{name} must be {expected}, got shape {vector.shape}")
     return vector
 
 
-def read_only(vector: Vector) -> Vector:
-    """Return a read-only view of a vector."""
-    view = vector.view()
+def read_only(array: NDArray[T]) -> NDArray[T]:
+    """Return a read-only view of an array."""
+    view = array.view()
     view.flags.writeable = False
     return view

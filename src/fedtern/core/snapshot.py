@@ -18,7 +18,20 @@ from numpy.typing import NDArray
 
 from fedtern.core.errors import DecodeError
 
-_DTYPES = {"F32": "<f4", "I32": "<i4", "I64": "<i8", "U64": "<u8", "U8": "|u1"}
+_DTYPES = {
+    "F16": "<f2",
+    "F32": "<f4",
+    "F64": "<f8",
+    "I8": "|i1",
+    "I16": "<i2",
+    "I32": "<i4",
+    "I64": "<i8",
+    "U8": "|u1",
+    "U16": "<u2",
+    "U32": "<u4",
+    "U64": "<u8",
+    "BOOL": "|b1",
+}
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 _LENGTH = struct.Struct("<Q")
 _NO_CHECKSUM = "0" * 10

@@ -7,10 +7,10 @@ inheriting from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from fedtern.core.layout import Vector
 from fedtern.core.protocol import Accepted, Broadcast, CatchUp, Received, Sent, Terms
@@ -60,7 +60,16 @@ class ServerLike(Protocol):
         """Clients whose uploads for the open round have been accepted."""
         ...
 
-    def receive(self, client_id: int, data: bytes, num_examples: int = 1) -> Accepted:
+    @property
+    def carried(self) -> dict[str, NDArray[Any]]:
+        """Values of the carried tensors, read-only."""
+        ...
+
+    def uploads(self) -> list[Accepted]:
+        """Return the accepted uploads of the open round, sorted by client."""
+        ...
+
+    def receive(self, client_id: int, data: bytes, num_examples: float = 1) -> Accepted:
         """Accept an upload for the open round, or raise and change nothing."""
         ...
 
@@ -68,7 +77,14 @@ class ServerLike(Protocol):
         """Drop an accepted upload of the open round."""
         ...
 
-    def finish_round(self, next_cohort: Iterable[int] | None = None) -> Broadcast:
+    def finish_round(
+        self,
+        next_cohort: Iterable[int] | None = None,
+        *,
+        delta: ArrayLike | None = None,
+        carried: Mapping[str, ArrayLike] | None = None,
+        counted: Iterable[int] | None = None,
+    ) -> Broadcast:
         """Aggregate the accepted uploads, advance the model and return the broadcast."""
         ...
 
@@ -128,11 +144,26 @@ class ClientLike(Protocol):
         """Unacknowledged upload of this round, if there is one."""
         ...
 
-    def send(self, new_weights: ArrayLike, moments: ArrayLike | None = None) -> Sent:
+    @property
+    def carried(self) -> dict[str, NDArray[Any]]:
+        """Values of the carried tensors at this client's round, read-only."""
+        ...
+
+    def send(
+        self,
+        new_weights: ArrayLike,
+        moments: ArrayLike | None = None,
+        carried: Mapping[str, ArrayLike] | None = None,
+    ) -> Sent:
         """Make the upload for this round, given the weights after training."""
         ...
 
-    def send_delta(self, delta: ArrayLike, moments: ArrayLike | None = None) -> Sent:
+    def send_delta(
+        self,
+        delta: ArrayLike,
+        moments: ArrayLike | None = None,
+        carried: Mapping[str, ArrayLike] | None = None,
+    ) -> Sent:
         """Like ``send``, given the change of the weights."""
         ...
 

@@ -5,11 +5,12 @@ Both have the interface of ``Server`` and ``Client``. Calls that change the stat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from fedtern.core.layout import Vector
+from fedtern.core.layout import Vector, copy_vector
 from fedtern.core.protocol import (
     Accepted,
     Broadcast,
@@ -21,8 +22,10 @@ from fedtern.core.protocol import (
     Terms,
     broadcast_record,
     discard_record,
+    external_record,
     upload_record,
 )
+from fedtern.core.template import Arrays
 from fedtern.core.updates import Update
 from fedtern.store.directory import Store
 
@@ -73,6 +76,11 @@ class DurableServer:
         return self.server.residual
 
     @property
+    def carried(self) -> dict[str, NDArray[Any]]:
+        """The values of the carried tensors; read-only views."""
+        return self.server.carried
+
+    @property
     def stamp(self) -> bytes:
         """The stamp of the history up to this round."""
         return self.server.stamp
@@ -87,7 +95,16 @@ class DurableServer:
         """The clients whose uploads of this round have been accepted."""
         return self.server.uploaded
 
-    def receive(self, client_id: int, data: bytes, num_examples: int = 1) -> Accepted:
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Copies of the model's arrays, for a server that was made with ``from_arrays``."""
+        return self.server.arrays
+
+    def uploads(self) -> list[Accepted]:
+        """Return the accepted uploads of this round, sorted by client."""
+        return self.server.uploads()
+
+    def receive(self, client_id: int, data: bytes, num_examples: float = 1) -> Accepted:
         """Accept an upload for this round; see ``Server.receive``."""
         # Not synced: if a power failure loses the upload, the broadcast does not count it, and its
         # client adds it to its residual.
@@ -103,10 +120,23 @@ class DurableServer:
             sync=False,
         )
 
-    def finish_round(self, next_cohort: Iterable[int] | None = None) -> Broadcast:
+    def finish_round(
+        self,
+        next_cohort: Iterable[int] | None = None,
+        *,
+        delta: ArrayLike | None = None,
+        carried: Mapping[str, ArrayLike] | None = None,
+        counted: Iterable[int] | None = None,
+    ) -> Broadcast:
         """Aggregate the accepted uploads and advance the model; see ``Server.finish_round``."""
+        # A delta from elsewhere cannot be computed again from the uploads: the log must have it.
+        given = None if delta is None else copy_vector(delta, self.terms.layout, "delta")
         broadcast = self.store.record(
-            lambda: self.server.finish_round(next_cohort), broadcast_record, sync=True
+            lambda: self.server.finish_round(
+                next_cohort, delta=given, carried=carried, counted=counted
+            ),
+            broadcast_record if given is None else lambda b: external_record(b, given),
+            sync=True,
         )
         if self.store.snapshot_is_due:
             self.store.checkpoint(self.server.snapshot())
@@ -171,6 +201,11 @@ class DurableClient:
         return self.client.weights
 
     @property
+    def carried(self) -> dict[str, NDArray[Any]]:
+        """The values of the carried tensors at this client's round; read-only views."""
+        return self.client.carried
+
+    @property
     def residual(self) -> Vector:
         """The part of all deltas that no upload has sent yet; read-only."""
         return self.client.residual
@@ -189,18 +224,37 @@ class DurableClient:
         """Decode the update in the unacknowledged upload; None if there is none."""
         return self.client.pending_update()
 
-    def send(self, new_weights: ArrayLike, moments: ArrayLike | None = None) -> Sent:
+    def send(
+        self,
+        new_weights: ArrayLike,
+        moments: ArrayLike | None = None,
+        carried: Mapping[str, ArrayLike] | None = None,
+    ) -> Sent:
         """Make the upload for this round; see ``Client.send``."""
         # A snapshot, because every entry of the residual has changed: a record would be as long.
         return self.store.record_snapshot(
-            lambda: self.client.send(new_weights, moments), self.client
+            lambda: self.client.send(new_weights, moments, carried), self.client
         )
 
-    def send_delta(self, delta: ArrayLike, moments: ArrayLike | None = None) -> Sent:
+    def send_delta(
+        self,
+        delta: ArrayLike,
+        moments: ArrayLike | None = None,
+        carried: Mapping[str, ArrayLike] | None = None,
+    ) -> Sent:
         """Like ``send``, given the change of the weights."""
         return self.store.record_snapshot(
-            lambda: self.client.send_delta(delta, moments), self.client
+            lambda: self.client.send_delta(delta, moments, carried), self.client
         )
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Copies of the model's arrays, for a client that was made with ``from_arrays``."""
+        return self.client.arrays
+
+    def send_arrays(self, arrays: Arrays) -> Sent:
+        """Make the upload for this round, given the arrays after training."""
+        return self.store.record_snapshot(lambda: self.client.send_arrays(arrays), self.client)
 
     def restriction(self) -> Callable[[Vector], None] | None:
         """Return a function that projects a gradient, in place, onto this round's subspace."""

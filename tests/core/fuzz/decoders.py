@@ -25,7 +25,6 @@ from checks import CODECS, LAYOUT, METHODS, pair, sample_update, trained
 from fedtern import (
     Client,
     DecodeError,
-    Method,
     RemoteProtocolError,
     Server,
     Snapshot,
@@ -33,6 +32,7 @@ from fedtern import (
     decompress,
 )
 from fedtern.core.codecs import Codec
+from fedtern.core.protocol.initial import Precision
 
 CHECK_EVERY = 61  # messages between two checks of memory and states
 
@@ -65,7 +65,10 @@ def targets(rng: np.random.Generator) -> Iterator[tuple[str, Target]]:
         decode = partial(_decode_payload, codec)
         yield f"codec {name}", Target(decode, seeds, sealed=False)
     for name, method in METHODS.items():
-        yield from protocol_targets(name, method)
+        yield from protocol_targets(name, *pair(method), *pair(method))
+    for initial in ("float16", "int8"):
+        parties = carried_pair(initial)
+        yield from protocol_targets(f"carried {initial}", *parties, *carried_pair(initial))
     arrays = [compress(rng.standard_normal((6, 7)), p) for p in (0.05, 0.3, 1.0)]
     yield "decompress", Target(lambda data: decompress(data, max_size=10_000), arrays)
     states = [party.snapshot().to_bytes() for party in pair(METHODS["stc"])[1]]
@@ -76,19 +79,58 @@ def _decode_payload(codec: Codec, data: bytes) -> object:
     return codec.decode(data, LAYOUT)
 
 
-def protocol_targets(name: str, method: Method) -> Iterator[tuple[str, Target]]:
-    server, clients = pair(method)
+def carried_pair(initial: Precision) -> tuple[Server, list[Client]]:
+    """Return a server and clients of a model with statistics and a rounded initial model.
+
+    The first client has no weights, so that it accepts whole models.
+    """
+    rng = np.random.default_rng(0)
+    model = {
+        "w": rng.standard_normal((6, 5)).astype(np.float32),
+        "bn.running_mean": rng.standard_normal(4),
+        "steps": np.array(3),
+        "mask": np.array([True, False]),
+    }
+    method = METHODS["stc"]
+    server = Server.from_arrays(model, method, initial=initial)
+    clients = [
+        Client.from_arrays(
+            i, model, method, is_initial=i > 0, **({"initial": initial} if i else {})
+        )
+        for i in range(3)
+    ]
+    return server, clients
+
+
+def protocol_targets(
+    name: str,
+    server: Server,
+    clients: list[Client],
+    new_server: Server,
+    new_clients: list[Client],
+) -> Iterator[tuple[str, Target]]:
+    """Yield the decoders of a server and a client.
+
+    Args:
+        name: the name of the federation.
+        server: the server of a federation that makes the messages.
+        clients: its clients.
+        new_server: a server of the same federation that has not received anything.
+        new_clients: likewise clients; the first one receives messages.
+
+    """
     uploads = []
     downloads = []
     for t in range(6):
         for i in (0, t % 2 + 1):
             clients[i].receive(server.catch_up(i, clients[i].round).data)
-            data = clients[i].send(trained(clients[i], t)).data
+            carried = {n: np.abs(a) if a.size == 4 else a for n, a in clients[i].carried.items()}
+            data = clients[i].send(trained(clients[i], t), carried=carried).data
             uploads.append(data)
             server.receive(i, data)
         downloads += [server.finish_round(next_cohort=[0, 1, 2]).data]
         downloads += [server.catch_up(9, since).data for since in range(-1, server.round)]
-    new_server, (client, *_) = pair(method)
+    client = new_clients[0]
     first_snapshot = client.snapshot()
 
     def upload(data: bytes) -> None:

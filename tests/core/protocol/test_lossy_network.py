@@ -17,9 +17,22 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from checks import LAYOUT, METHODS
 from fedtern import Client, DecodeError, MissedRounds, RemoteProtocolError, Server, Snapshot
 from fedtern.core.feedback import ErrorFeedback, PowerIteration
+from fedtern.core.layout import Carried, Layout
 from fedtern.core.protocol import Upload
+from fedtern.core.protocol.initial import round_initial
 
 CLIENTS = 4
+CARRIED_LAYOUT = Layout(
+    LAYOUT.names,
+    LAYOUT.shapes,
+    (
+        Carried("mean", (4,), "float32"),
+        Carried("half", (3,), "float16"),
+        Carried("brain", (2, 2), "bfloat16"),
+        Carried("steps", (), "int64"),
+        Carried("seen", (5,), "bool", "latest"),
+    ),
+)
 client_numbers = st.integers(0, CLIENTS - 1)
 message_numbers = st.integers(0, 2**16)
 
@@ -27,15 +40,20 @@ message_numbers = st.integers(0, 2**16)
 class LossyFederation(RuleBasedStateMachine):
     """Random steps of a federation, and the expected sums of updates."""
 
-    def __init__(self, method):
+    def __init__(self, method, layout=LAYOUT, initial="exact", cache_bytes=600):
         super().__init__()
         self.method = method
+        self.layout = layout
+        self.cache_bytes = cache_bytes
         self.rng = np.random.default_rng(0)
-        self.start = self.rng.standard_normal(LAYOUT.size).astype(np.float32)
-        self.server = Server(self.start, method, LAYOUT, cache_bytes=600)
-        self.clients = [Client(i, method, LAYOUT, self.start) for i in range(CLIENTS - 1)]
-        self.clients.append(Client(CLIENTS - 1, method, LAYOUT))  # joins without weights
-        self.history = [self.start.tobytes()]
+        start = self.rng.standard_normal(LAYOUT.size).astype(np.float32)
+        carried = self.random_carried()
+        options = {"carried": carried, "initial": initial}
+        self.server = Server(start, method, layout, cache_bytes=cache_bytes, **options)
+        self.start = round_initial(start, layout, initial)
+        self.clients = [Client(i, method, layout, start, **options) for i in range(CLIENTS - 1)]
+        self.clients.append(Client(CLIENTS - 1, method, layout))  # joins without weights
+        self.history = [self.state(self.server)]
         # Messages in flight.
         self.uploads: list[tuple[int, bytes]] = []
         self.inboxes: list[list[bytes]] = [[] for _ in range(CLIENTS)]
@@ -44,6 +62,15 @@ class LossyFederation(RuleBasedStateMachine):
         self.aggregated = np.zeros(LAYOUT.size)
         self.counted_uploads: set[tuple[int, int]] = set()
 
+    def random_carried(self):
+        return {
+            tensor.name: np.abs(self.rng.standard_normal(tensor.shape) * 9).astype(tensor.storage)
+            for tensor in self.layout.carried
+        }
+
+    def state(self, side):
+        return side.weights.tobytes(), {n: a.tobytes() for n, a in side.carried.items()}
+
     @rule(i=client_numbers)
     def train(self, i):
         client = self.clients[i]
@@ -51,7 +78,8 @@ class LossyFederation(RuleBasedStateMachine):
             delta = self.rng.standard_normal(LAYOUT.size).astype(np.float32)
             new = client.weights + delta
             self.produced[i] += new.astype(np.float64) - client.weights
-            self.uploads.append((i, client.send(new).data))
+            carried = {**client.carried, **self.random_carried()}
+            self.uploads.append((i, client.send(new, carried=carried).data))
 
     @rule(i=client_numbers)
     def resend_upload(self, i):
@@ -83,7 +111,7 @@ class LossyFederation(RuleBasedStateMachine):
         client_weights = {i: (i + 1 if weighted else 1) for i in updates}
         for i, update in updates.items():
             self.aggregated += update * client_weights[i] / sum(client_weights.values())
-        self.history.append(self.server.weights.tobytes())
+        self.history.append(self.state(self.server))
         for inbox in self.inboxes:
             inbox.append(broadcast.data)
 
@@ -109,18 +137,25 @@ class LossyFederation(RuleBasedStateMachine):
     def catch_up_now(self, i):
         self.clients[i].receive(self.server.catch_up(i, self.clients[i].round).data)
         assert self.clients[i].round == self.server.round
-        assert self.clients[i].weights.tobytes() == self.server.weights.tobytes()
+        assert self.state(self.clients[i]) == self.state(self.server)
 
     @rule()
     def server_restarts(self):
         data = self.server.snapshot().to_bytes()
-        self.server = Server(np.zeros(LAYOUT.size), self.method, LAYOUT, cache_bytes=600)
+        zeros = {t.name: np.zeros(t.shape, t.storage) for t in self.layout.carried}
+        self.server = Server(
+            np.zeros(LAYOUT.size),
+            self.method,
+            self.layout,
+            carried=zeros,
+            cache_bytes=self.cache_bytes,
+        )
         self.server.restore(Snapshot.from_bytes(data))
 
     @rule(i=client_numbers)
     def client_restarts(self, i):
         data = self.clients[i].snapshot().to_bytes()
-        self.clients[i] = Client(i, self.method, LAYOUT)
+        self.clients[i] = Client(i, self.method, self.layout)
         self.clients[i].restore(Snapshot.from_bytes(data))
 
     @rule()
@@ -150,7 +185,7 @@ class LossyFederation(RuleBasedStateMachine):
     def clients_have_the_weights_of_the_server(self):
         for client in self.clients:
             if client.round >= 0:
-                assert client.weights.tobytes() == self.history[client.round]
+                assert self.state(client) == self.history[client.round]
 
     @invariant()
     def no_update_is_lost_or_counted_twice(self):
@@ -165,9 +200,38 @@ class LossyFederation(RuleBasedStateMachine):
         applied = self.server.weights.astype(np.float64) - self.start + self.server.residual
         assert np.allclose(applied, self.aggregated, atol=1e-4)
 
+    @rule()
+    def delta_from_elsewhere(self):
+        delta = self.rng.standard_normal(LAYOUT.size).astype(np.float32)
+        counted = sorted(self.server.uploaded)[::2]
+        round = self.server.round
+        broadcast = self.server.finish_round(delta=delta, counted=counted)
+        for i in counted:
+            self.counted[i] += self._pending_update(i)
+            self.counted_uploads.add((i, round))
+        self.aggregated += delta
+        self.history.append(self.state(self.server))
+        for inbox in self.inboxes:
+            inbox.append(broadcast.data)
+
     def _pending_update(self, i):
         data = self.clients[i].pending
         return Upload.open(data, self.server.terms).update.to_dense().astype(np.float64)
+
+
+@pytest.mark.parametrize("initial", ["exact", "float16", "int8"])
+@pytest.mark.parametrize("name", ["stc", "signsgd", "fedavg"])
+def test_carried_tensors_and_rounded_models_stay_exact_on_a_lossy_network(name, initial):
+    # A cache that is large enough for sums since the first round.
+    run_state_machine_as_test(
+        lambda: LossyFederation(METHODS[name], CARRIED_LAYOUT, initial, cache_bytes=6000),
+        settings=settings(
+            max_examples=40,
+            stateful_step_count=60,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)

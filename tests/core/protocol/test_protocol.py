@@ -348,9 +348,8 @@ def test_client_ids_can_be_numpy_integers():
     server.finish_round(next_cohort=np.array([3, 4], np.uint64))
     assert Snapshot.from_bytes(server.snapshot().to_bytes()).meta["cohort"] == [3, 4]
     assert Snapshot.from_bytes(client.snapshot().to_bytes()).meta["client"] == 3
-    other = pair(METHODS["stc"])[0]
     with pytest.raises(TypeError):
-        other.receive(3, client.pending, num_examples=2.5)
+        pair(METHODS["stc"])[0].receive(3, client.pending, num_examples=["5", "examples"])
 
 
 def test_weights_and_residuals_are_read_only():

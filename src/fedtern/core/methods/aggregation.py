@@ -23,11 +23,20 @@ class Aggregate(Protocol):
 
     part_id: ClassVar[str]
 
-    def combine(self, updates: Sequence[Update], examples: Sequence[int]) -> Vector:
+    def combine(self, updates: Sequence[Update], examples: Sequence[float]) -> Vector:
         """Combine at least one update into a new vector.
 
         Args:
             updates: the updates; their order may affect the rounding of the result.
+            examples: the number of examples that each update was trained on.
+
+        """
+        ...
+
+    def shares(self, examples: Sequence[float]) -> list[float]:
+        """Return the weight of each update in averages, which sum to 1.
+
+        Args:
             examples: the number of examples that each update was trained on.
 
         """
@@ -50,13 +59,18 @@ class Mean:
     def __post_init__(self) -> None:
         object.__setattr__(self, "weighted", bool(self.weighted))
 
-    def combine(self, updates: Sequence[Update], examples: Sequence[int]) -> Vector:
+    def combine(self, updates: Sequence[Update], examples: Sequence[float]) -> Vector:
         """Return the mean; sparse updates are added without making them dense."""
-        weights = np.array(examples if self.weighted else [1] * len(updates), np.float64)
         out = np.zeros(updates[0].size, np.float32)
-        for update, share in zip(updates, weights / weights.sum(), strict=True):
-            update.add_to(out, float(share))
+        for update, share in zip(updates, self.shares(examples), strict=True):
+            update.add_to(out, share)
         return out
+
+    def shares(self, examples: Sequence[float]) -> list[float]:
+        """Return shares in proportion to the examples, or equal ones."""
+        weights = np.array(examples if self.weighted else [1] * len(examples), np.float64)
+        shares: list[float] = (weights / weights.sum()).tolist()
+        return shares
 
 
 @dataclass(frozen=True)
@@ -65,7 +79,11 @@ class MajorityVote:
 
     part_id: ClassVar[str] = "majority_vote"
 
-    def combine(self, updates: Sequence[Update], examples: Sequence[int]) -> Vector:
+    def shares(self, examples: Sequence[float]) -> list[float]:
+        """Return equal shares: every client has one vote."""
+        return [1 / len(examples)] * len(examples)
+
+    def combine(self, updates: Sequence[Update], examples: Sequence[float]) -> Vector:
         """Return the vote counts; a tie is zero.
 
         Raises:

@@ -3,7 +3,12 @@
 from fedtern.core.protocol.client import Client
 from fedtern.core.protocol.events import Accepted, CatchUp, How, Received, Sent
 from fedtern.core.protocol.messages import Broadcast, CohortNotice, Upload
-from fedtern.core.protocol.records import broadcast_record, discard_record, upload_record
+from fedtern.core.protocol.records import (
+    broadcast_record,
+    discard_record,
+    external_record,
+    upload_record,
+)
 from fedtern.core.protocol.server import Server
 from fedtern.core.protocol.terms import Terms
 from fedtern.core.protocol.uplink import Uplink
@@ -23,5 +28,6 @@ __all__ = [
     "Upload",
     "broadcast_record",
     "discard_record",
+    "external_record",
     "upload_record",
 ]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fedtern.core.carried import NO_VALUES, Values, encode_carried, read_carried
 from fedtern.core.codecs import DenseCodec, SignCountsCodec, UpdateSequenceCodec
 from fedtern.core.envelope import BROADCAST, CATCH_UP, COHORT_NOTICE, seal
 from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.protocol.events import How
+from fedtern.core.protocol.initial import read_initial
 from fedtern.core.protocol.messages import Broadcast, CohortNotice
 from fedtern.core.protocol.terms import STAMP_BYTES, Header, Terms
 from fedtern.core.updates import Dense
@@ -20,7 +22,8 @@ from fedtern.core.wire import Reader, varint
 REPLAY = 0
 SUM = 1
 MODEL = 2
-MODES = {REPLAY: How.REPLAY, SUM: How.SUM, MODEL: How.MODEL}
+START = 3
+MODES = {REPLAY: How.REPLAY, SUM: How.SUM, MODEL: How.MODEL, START: How.START}
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Sum:
         counted: whether the client's last upload was counted.
         stamp: the stamp of the history at the target round.
         update: the sum of the updates.
+        carried: the newest values of the carried tensors that these rounds have changed.
 
     """
 
@@ -62,6 +66,7 @@ class Sum:
     counted: bool
     stamp: bytes
     update: UpdateSequence | SignCounts
+    carried: Values
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ class Model:
         counted: whether the client's last upload was counted.
         weights: the weights.
         sign_counts: signs to apply to the weights, or None.
+        carried: the values of all carried tensors.
 
     """
 
@@ -82,9 +88,30 @@ class Model:
     counted: bool
     weights: Vector
     sign_counts: SignCounts | None
+    carried: Values
 
 
-AnyCatchUp = Replay | Sum | Model
+@dataclass(frozen=True)
+class Start:
+    """The initial model, which the server has rounded, and the sum of all broadcasts since.
+
+    Attributes:
+        header: the target round, with its stamp.
+        weights: the initial weights.
+        update: the sum of all updates; None at round 0.
+        carried: the values of all carried tensors at the target round.
+
+    """
+
+    header: Header
+    weights: Vector
+    update: UpdateSequence | SignCounts | None
+    carried: Values
+    since: int = -1
+    counted: bool = False
+
+
+AnyCatchUp = Replay | Sum | Model | Start
 
 
 @dataclass(frozen=True)
@@ -117,19 +144,31 @@ class CatchUpBuilder:
         """Build a catch-up from a sum.
 
         Args:
-            payload: the sum, encoded by ``encode_sum``.
+            payload: the carried tensors and the sum, encoded by ``encode_sum``.
             stamp: the stamp of the history at round ``since``.
             new_stamp: the stamp of the history at the target round.
 
         """
         return self._seal(SUM, new_stamp + payload, stamp)
 
-    def model(self, weights: Vector, sign_counts: SignCounts | None, new_stamp: bytes) -> bytes:
+    def model(
+        self,
+        weights: Vector,
+        sign_counts: SignCounts | None,
+        new_stamp: bytes,
+        carried: Values = NO_VALUES,
+    ) -> bytes:
         """Build a catch-up from the weights, and signs to apply to them, of a replica."""
-        payload = DenseCodec().encode(Dense(weights), self.terms.layout)
+        payload = encode_carried(carried, self.terms.layout)
+        payload += DenseCodec().encode(Dense(weights), self.terms.layout)
         if sign_counts is not None:
             payload += SignCountsCodec().encode(sign_counts, self.terms.layout)
         return self._seal(MODEL, payload, new_stamp)
+
+    def start(self, initial: bytes, sum_payload: bytes, new_stamp: bytes, carried: Values) -> bytes:
+        """Build a catch-up from the encoded initial model and the sum of all broadcasts since."""
+        section = encode_carried(carried, self.terms.layout)
+        return self._seal(START, section + initial + sum_payload, new_stamp)
 
     def _seal(self, mode: int, payload: bytes, stamp: bytes) -> bytes:
         # A replay does not need the flag: its broadcasts list the uploads that were counted.
@@ -159,20 +198,36 @@ def read_server_message(data: bytes, terms: Terms) -> Broadcast | CohortNotice |
         return Broadcast.read(header, reader, data, terms)
     lag, counted, mode = read_lag(reader)
     since = header.round - lag
-    if since < (-1 if mode == MODEL else 0) or (counted and (mode == REPLAY or since < 0)):
+    first = -1 if mode in (MODEL, START) else 0
+    is_late_start = mode == START and since >= 0
+    if since < first or is_late_start or (counted and (mode == REPLAY or since < 0)):
         raise DecodeError(
             f"a catch-up by {MODES[mode].value} cannot lead from round {since} to {header.round}"
         )
     if mode == REPLAY:
         return Replay(header, since, _read_replay(reader, header, since, terms))
+    if mode == SUM:
+        stamp = reader.take(STAMP_BYTES)
+        carried = read_carried(reader, terms.layout)
+        update = _decode_sum(reader.rest(), terms.layout)
+        return Sum(header, since, counted, stamp, update, carried)
+    carried = read_carried(reader, terms.layout)
+    if len(carried) < len(terms.layout.carried):
+        raise DecodeError("a whole model must have the values of all carried tensors")
     if mode == MODEL:
         dense = DenseCodec().decode(reader.take(1 + 4 * terms.layout.size), terms.layout)
         sign_counts = (
             SignCountsCodec().decode(reader.rest(), terms.layout) if reader.remaining else None
         )
-        return Model(header, since, counted, dense.values, sign_counts)
-    stamp = reader.take(STAMP_BYTES)
-    return Sum(header, since, counted, stamp, _decode_sum(reader.rest(), terms.layout))
+        return Model(header, since, counted, dense.values, sign_counts, carried)
+    weights = read_initial(reader, terms.layout)
+    if bool(header.round) != bool(reader.remaining):
+        raise DecodeError(
+            f"an initial model with {reader.remaining} bytes after it cannot lead to round"
+            f" {header.round}"
+        )
+    total = _decode_sum(reader.rest(), terms.layout) if reader.remaining else None
+    return Start(header, weights, total, carried)
 
 
 def read_lag(reader: Reader) -> tuple[int, bool, int]:
@@ -191,7 +246,8 @@ def _decode_sum(payload: bytes, layout: Layout) -> UpdateSequence | SignCounts:
 
 def _read_replay(reader: Reader, header: Header, since: int, terms: Terms) -> tuple[bytes, ...]:
     """Check every broadcast of a replay and return them as bytes."""
-    if reader.remaining > 8 * terms.layout.size + 4096:
+    layout = terms.layout
+    if reader.remaining > 8 * layout.size + 2 * layout.carried_nbytes + 4096:
         raise DecodeError(f"a replay of {reader.remaining} bytes is longer than the model would be")
     broadcasts = []
     stamp = header.stamp

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from fedtern.core.carried import changed_values, check_carried
 from fedtern.core.compressors import check_finite
+from fedtern.core.dtypes import Overflow
 from fedtern.core.errors import LocalProtocolError, MissedRounds
 from fedtern.core.layout import Layout, Vector, copy_vector, read_only
 from fedtern.core.methods import Method
-from fedtern.core.protocol.catchup import Model, Replay, Sum, read_server_message
+from fedtern.core.protocol.catchup import Model, Replay, Start, Sum, read_server_message
 from fedtern.core.protocol.events import How, Received, Sent
+from fedtern.core.protocol.initial import Precision, round_initial
 from fedtern.core.protocol.messages import Broadcast, CohortNotice
 from fedtern.core.protocol.replica import Replica
 from fedtern.core.protocol.terms import Terms, initial_stamp
 from fedtern.core.protocol.uplink import Uplink
 from fedtern.core.snapshot import Snapshot, pack_blobs, unpack_blobs
+from fedtern.core.template import STATISTICS, Arrays, Carry, NamedModel, Template
 from fedtern.core.updates import Update
 from fedtern.core.wire import check_id
 
@@ -31,6 +36,8 @@ class Client:
         layout: the model's tensors; optional if ``weights`` are given.
         weights: the federation's initial model. A client without it starts at round -1 and must
             catch up first.
+        carried: initial values of the layout's carried tensors; given if ``weights`` are.
+        initial: the same precision of the initial weights as the server's.
         federation: the same name as the server's.
         seed: random seed of the methods that use one.
 
@@ -43,6 +50,8 @@ class Client:
         layout: Layout | None = None,
         weights: ArrayLike | None = None,
         *,
+        carried: Mapping[str, ArrayLike] | None = None,
+        initial: Precision = "exact",
         federation: str = "",
         seed: int = 0,
     ) -> None:
@@ -52,16 +61,98 @@ class Client:
         if layout is None and vector is not None:
             layout = Layout.flat(vector.size)
         assert layout is not None  # one of the two was given
+        if vector is not None:
+            check_finite(vector, layout)
+            vector = round_initial(vector, layout, initial)
         self.client_id = check_id(client_id)
         self.federation = federation
         self.terms = Terms(layout, method)
         self.round = -1 if vector is None else 0
+        values = {} if vector is None else check_carried(carried, layout)
         if vector is None:
             vector = np.zeros(layout.size, np.float32)
-        self._replica = Replica(vector, initial_stamp(federation, vector))
+        self._replica = Replica(vector, initial_stamp(federation, vector, values), values)
         # A pending upload always belongs to the weights of this round.
         self._uplink = Uplink(self.client_id, self.terms, seed)
-        check_finite(self._replica.weights, layout)
+        self._model: NamedModel | None = None
+
+    @classmethod
+    def from_arrays(
+        cls,
+        client_id: int,
+        arrays: Arrays,
+        method: Method,
+        *,
+        is_initial: bool = True,
+        carry: Carry = "average",
+        carried: Sequence[str] = STATISTICS,
+        trainable: Sequence[str] = ("*",),
+        detect_ties: bool = True,
+        overflow: Overflow = "refuse",
+        **options: Any,
+    ) -> Client:
+        """Make a client from named arrays of any dtype, such as a state dict in NumPy.
+
+        Args:
+            client_id: the id of this client on the server.
+            arrays: the model.
+            method: the same method as the server's.
+            is_initial: whether the arrays are the federation's initial model. If not, the client
+                must catch up first; fixed and local tensors are taken from the arrays in any case.
+            carry: see ``Template.of``, like the following ones; the same as on the server.
+            carried: patterns of the names of floating-point tensors that are not trained.
+            trainable: patterns of the names of trained tensors.
+            detect_ties: whether two tensors with the same values are one.
+            overflow: what to do with a weight that is too large for the dtype of its tensor.
+            options: further arguments of ``Client``.
+
+        Returns:
+            A client whose ``arrays`` have the names and dtypes of the given ones.
+
+        """
+        template = Template.of(
+            arrays,
+            carry=carry,
+            carried=carried,
+            trainable=trainable,
+            detect_ties=detect_ties,
+            overflow=overflow,
+        )
+        parts = template.split(arrays)
+        if is_initial:
+            options = {**options, "weights": parts.weights, "carried": parts.carried}
+        client = cls(client_id, method, template.layout, **options)
+        client._model = NamedModel(template, parts.local, template.fixed(arrays))
+        return client
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Copies of the model's arrays, for a client that was made with ``from_arrays``."""
+        return self._named_model().join(self.weights, self.carried)
+
+    def _named_model(self) -> NamedModel:
+        if self._model is None:
+            raise LocalProtocolError("this client has a flat vector; make it with from_arrays")
+        return self._model
+
+    def send_arrays(self, arrays: Arrays) -> Sent:
+        """Make the upload for this round, given the arrays after training.
+
+        Args:
+            arrays: the model after training from ``arrays``.
+
+        Raises:
+            LocalProtocolError: this round's upload has already been made.
+            NonFiniteError: a value cannot be sent; the message names its tensor.
+            ValueError: a tensor has appeared, disappeared or changed its shape or dtype.
+
+        """
+        model = self._named_model()
+        delta = model.template.delta(arrays, self.weights)
+        parts = model.template.carried_and_local(arrays)
+        sent = self.send_delta(delta, carried=parts.carried)
+        model.local = parts.local
+        return sent
 
     @property
     def weights(self) -> Vector:
@@ -69,6 +160,13 @@ class Client:
         if self.round < 0:
             raise LocalProtocolError("this client has no weights yet; catch up first")
         return read_only(self._replica.weights)
+
+    @property
+    def carried(self) -> dict[str, NDArray[Any]]:
+        """The values of the carried tensors at this client's round; read-only views."""
+        if self.round < 0:
+            raise LocalProtocolError("this client has no weights yet; catch up first")
+        return {name: read_only(values) for name, values in self._replica.carried.items()}
 
     @property
     def stamp(self) -> bytes:
@@ -89,13 +187,19 @@ class Client:
         """Decode the update in the unacknowledged upload; None if there is none."""
         return self._uplink.pending_update()
 
-    def send(self, new_weights: ArrayLike, moments: ArrayLike | None = None) -> Sent:
+    def send(
+        self,
+        new_weights: ArrayLike,
+        moments: ArrayLike | None = None,
+        carried: Mapping[str, ArrayLike] | None = None,
+    ) -> Sent:
         """Make the upload for this round.
 
         Args:
             new_weights: the weights after training from this round's weights.
             moments: for ``variance`` only: for each weight, the sum over examples (or groups of
                 examples) of the squared contribution of each one to the change.
+            carried: values of all carried tensors after training; by default they are unchanged.
 
         Returns:
             The upload's bytes and the update in them.
@@ -110,15 +214,24 @@ class Client:
         # Values that are not finite are refused later, with the name of their tensor.
         with np.errstate(over="ignore", invalid="ignore"):
             new = self._to_vector(new_weights, "new_weights")
-            return self.send_delta(new - self._replica.weights, moments)
+            return self.send_delta(new - self._replica.weights, moments, carried)
 
-    def send_delta(self, delta: ArrayLike, moments: ArrayLike | None = None) -> Sent:
+    def send_delta(
+        self,
+        delta: ArrayLike,
+        moments: ArrayLike | None = None,
+        carried: Mapping[str, ArrayLike] | None = None,
+    ) -> Sent:
         """Like ``send``, given the change of the weights."""
         self._refuse_second_upload()
         with np.errstate(over="ignore"):
             own = np.array(self._to_vector(delta, "delta"))  # the feedback rule may overwrite it
+        values = (
+            self._replica.carried if carried is None else check_carried(carried, self.terms.layout)
+        )
+        changed = changed_values(values, self._replica.carried)
         update, state = self._uplink.compress(own, self.round, self._check_moments(moments))
-        return self._uplink.seal(update, state, self._replica.stamp, self.round)
+        return self._uplink.seal(update, state, self._replica.stamp, self.round, changed)
 
     def _refuse_second_upload(self) -> None:
         if self.pending is not None:
@@ -190,8 +303,13 @@ class Client:
         if isinstance(message, Sum):
             message.header.check_history(self._replica.stamp, f"client {self.client_id}")
             counted = self._uplink.settle(message.counted)
-            self._replica.advance(message.update, message.stamp)
+            self._replica.advance(message.update, message.stamp, message.carried)
             how = How.SUM
+        elif isinstance(message, Start):
+            # A client without weights cannot have a pending upload.
+            counted = None
+            self._start_from(message)
+            how = How.START
         else:
             counted = self._uplink.settle(message.counted)
             self._replace_model(message)
@@ -235,7 +353,7 @@ class Client:
             settled = self._uplink.settle(self.client_id in broadcast.counted)
             if settled is not None:
                 counted = settled
-            self._replica.advance(broadcast.update, broadcast.next_stamp)
+            self._replica.advance(broadcast.update, broadcast.next_stamp, broadcast.carried)
             self.round += 1
         if self.round == since:
             how = How.NOTHING
@@ -250,9 +368,14 @@ class Client:
         return cohort is None or self.client_id in cohort
 
     def _replace_model(self, model: Model) -> None:
-        self._replica = Replica(model.weights, model.header.stamp)
+        self._replica = Replica(model.weights, model.header.stamp, model.carried)
         if model.sign_counts is not None:
             self._replica.apply(model.sign_counts)
+
+    def _start_from(self, start: Start) -> None:
+        self._replica = Replica(start.weights, start.header.stamp, start.carried)
+        if start.update is not None:
+            self._replica.apply(start.update)
 
     def snapshot(self) -> Snapshot:
         """Return the whole state, for ``restore``."""
@@ -261,6 +384,8 @@ class Client:
             **{f"feedback.{name}": vector for name, vector in self._uplink.state.items()},
             **pack_blobs({"pending": [] if self.pending is None else [self.pending]}),
         }
+        if self._model is not None:
+            arrays |= {f"local.{name}": array for name, array in self._model.local.items()}
         return Snapshot(arrays, {**self._identity, "round": self.round})
 
     @property
@@ -295,6 +420,8 @@ class Client:
         self.round = round
         self._replica = replica
         self._uplink = uplink
+        if self._model is not None:
+            self._model.local = snapshot.copies_with_prefix("local.")
 
     def replay(self, record: bytes) -> None:
         """Apply a message again that was received before a restart."""

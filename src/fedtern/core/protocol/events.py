@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from fedtern.core.carried import NO_VALUES, Values
 from fedtern.core.updates import Update
 
 
@@ -20,6 +21,7 @@ class How(enum.Enum):
     REPLAY = "replayed broadcasts"
     SUM = "sum of broadcasts"
     MODEL = "whole model"
+    START = "initial model and sum of broadcasts"
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,17 +47,19 @@ class Accepted:
     Attributes:
         client_id: the client that sent it.
         round: the round of the upload.
-        num_examples: the number of examples it was trained on.
+        num_examples: the number of examples it was trained on, or another weight.
         data: the message.
         update: the update in it.
+        carried: the carried tensors that training has changed.
 
     """
 
     client_id: int
     round: int
-    num_examples: int
+    num_examples: float
     data: bytes = field(repr=False)
     update: Update = field(repr=False)
+    carried: Values = field(default_factory=lambda: NO_VALUES, repr=False)
 
 
 @dataclass(frozen=True)

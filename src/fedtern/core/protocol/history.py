@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from fedtern.core.carried import encode_carried
 from fedtern.core.protocol.catchup import CatchUpBuilder, encode_sum
 from fedtern.core.protocol.events import How
 from fedtern.core.protocol.messages import Broadcast
@@ -31,6 +32,7 @@ class CachedBroadcast:
         update_bytes: the estimated size of the update when it was added. Updates grow with use.
         num_entries: the number of entries that it adds to a sum. It is larger than the model if
             the update cannot be merged with others.
+        carried: the names of the carried tensors that the round has changed.
 
     """
 
@@ -41,6 +43,7 @@ class CachedBroadcast:
     update: Update | None
     update_bytes: int
     num_entries: int
+    carried: frozenset[str]
 
 
 class History:
@@ -84,6 +87,7 @@ class History:
             update=update,
             update_bytes=estimate_nbytes(update),
             num_entries=self._count_entries(update),
+            carried=frozenset(broadcast.carried),
         )
         self._broadcasts.append(cached)
         self._decoded.append(cached)
@@ -104,7 +108,7 @@ class History:
     def _oldest_is_useless(self) -> bool:
         """Whether the model is shorter than a replay from the oldest round, and no sum exists."""
         size = self.terms.layout.size
-        model_is_shorter = self._data_bytes > 4 * size
+        model_is_shorter = self._data_bytes > 4 * size + self.terms.layout.carried_nbytes
         no_sum_exists = self._num_entries > size
         return len(self._broadcasts) > 1 and model_is_shorter and no_sum_exists
 
@@ -134,7 +138,7 @@ class History:
         return list(islice(reversed(self._broadcasts), count))[::-1]
 
     def encoded_sum(self, missed: Sequence[CachedBroadcast], replica: Replica) -> bytes | None:
-        """Return the encoded sum of broadcasts; None if they cannot be merged.
+        """Return the carried tensors and the sum of broadcasts; None if they cannot be merged.
 
         Clients that missed the same rounds get the same sum. It is computed once per round.
 
@@ -156,6 +160,12 @@ class History:
             self._sums[round] = None if merged is None else encode_sum(merged, self.terms.layout)
         return self._sums[round]
 
+    def _carried_section(self, missed: Sequence[CachedBroadcast], replica: Replica) -> bytes:
+        """Encode the newest values of the carried tensors that broadcasts have changed."""
+        names = frozenset[str]().union(*(cached.carried for cached in missed))
+        changed = {name: values for name, values in replica.carried.items() if name in names}
+        return encode_carried(changed, self.terms.layout)
+
     def _update_of(self, cached: CachedBroadcast) -> Update:
         if cached.update is not None:
             return cached.update
@@ -168,25 +178,51 @@ class History:
             return None
         return client_id in self._broadcasts[round - first].counted
 
-    def shortest_catch_up(self, builder: CatchUpBuilder, replica: Replica) -> tuple[bytes, How]:
-        """Build the shortest catch-up that leads to a replica: replay, sum or model."""
+    def shortest_catch_up(
+        self, builder: CatchUpBuilder, replica: Replica, initial: bytes | None = None
+    ) -> tuple[bytes, How]:
+        """Build the shortest catch-up that leads to a replica: replay, sum, model or start.
+
+        Args:
+            builder: builds the messages for a client.
+            replica: the replica that the client should have.
+            initial: the encoded initial model, if it is shorter than an exact one.
+
+        """
         if builder.since == builder.round:
             return builder.replay([], replica.stamp), How.REPLAY
-        missed = (self.broadcasts_since(builder.since) if builder.since >= 0 else None) or []
+        if builder.since < 0:
+            return self._whole_model(builder, replica, initial)
+        missed = self.broadcasts_since(builder.since) or []
         payload = self.encoded_sum(missed, replica) if missed else None
         # Sizes to within a few bytes.
-        sizes = {How.MODEL: 21 + 4 * builder.terms.layout.size}
+        layout = builder.terms.layout
+        sizes = {How.MODEL: 21 + 4 * layout.size + layout.carried_nbytes}
         if missed:
             sizes[How.REPLAY] = builder.replay_size([cached.data for cached in missed])
         if payload is not None:
+            payload = self._carried_section(missed, replica) + payload
             sizes[How.SUM] = 24 + len(payload)
         shortest = min(sizes, key=lambda how: sizes[how])
         if shortest == How.SUM and payload is not None:
             return builder.sum(payload, missed[0].stamp, replica.stamp), shortest
         if shortest == How.REPLAY:
             return builder.replay([cached.data for cached in missed], missed[0].stamp), shortest
+        return self._whole_model(builder, replica, None)
+
+    def _whole_model(
+        self, builder: CatchUpBuilder, replica: Replica, initial: bytes | None
+    ) -> tuple[bytes, How]:
+        """Build a catch-up for a client whose own weights are of no use."""
+        if initial is not None:
+            missed = self.broadcasts_since(0) if builder.round else []
+            payload = self.encoded_sum(missed, replica) if missed else None
+            is_complete = builder.round == 0 or payload is not None
+            if is_complete and len(initial) + len(payload or b"") < 4 * builder.terms.layout.size:
+                data = builder.start(initial, payload or b"", replica.stamp, replica.carried)
+                return data, How.START
         weights, sign_counts = replica.base_and_signs()
-        return builder.model(weights, sign_counts, replica.stamp), How.MODEL
+        return builder.model(weights, sign_counts, replica.stamp, replica.carried), How.MODEL
 
     def encoded_broadcasts(self) -> list[bytes]:
         """Return all cached broadcasts as bytes, oldest first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedtern.core.carried import NO_VALUES, Values, encode_carried, read_carried
 from fedtern.core.codecs import NothingCodec
 from fedtern.core.envelope import BROADCAST, COHORT_NOTICE, UPLOAD, seal
 from fedtern.core.errors import DecodeError
@@ -17,15 +18,26 @@ MAX_UPLOAD_MAGNITUDE = 2.0**64
 
 @dataclass(frozen=True)
 class Upload:
-    """A client's update of the weights of one round."""
+    """A client's update of the weights of one round.
+
+    Attributes:
+        header: the header.
+        update: the change of the weights.
+        carried: the carried tensors that training has changed.
+
+    """
 
     header: Header
     update: Update
+    carried: Values
 
     @staticmethod
-    def seal(stamp: bytes, round: int, payload: bytes, terms: Terms) -> bytes:
+    def seal(
+        stamp: bytes, round: int, payload: bytes, terms: Terms, carried: Values = NO_VALUES
+    ) -> bytes:
         """Return the message with the given payload, which the method's codec has encoded."""
-        return seal(UPLOAD, terms.header(stamp, round) + payload)
+        section = encode_carried(carried, terms.layout)
+        return seal(UPLOAD, terms.header(stamp, round) + section + payload)
 
     @classmethod
     def open(cls, data: bytes, terms: Terms) -> Upload:
@@ -37,11 +49,12 @@ class Upload:
 
         """
         header, reader = terms.open(data, UPLOAD)
+        carried = read_carried(reader, terms.layout)
         update = terms.method.up.codec.decode(reader.rest(), terms.layout)
         magnitude = max_magnitude(update)
         if magnitude > MAX_UPLOAD_MAGNITUDE:
             raise DecodeError(f"the largest value of an upload is 2**64, got {magnitude}")
-        return cls(header, update)
+        return cls(header, update, carried)
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,7 @@ class Broadcast:
         update: the change of the weights.
         counted: the clients whose uploads were counted.
         cohort: the clients that may upload in the next round; None if all may.
+        carried: the carried tensors that this round has changed.
         data: the message as bytes.
 
     """
@@ -61,6 +75,7 @@ class Broadcast:
     update: Update
     counted: frozenset[int]
     cohort: frozenset[int] | None
+    carried: Values
     data: bytes
 
     @property
@@ -90,10 +105,12 @@ class Broadcast:
         counted: frozenset[int],
         cohort: frozenset[int] | None,
         terms: Terms,
+        carried: Values = NO_VALUES,
     ) -> bytes:
         """Return the message with the given payload, which the method's codec has encoded."""
         clients = ids(counted) + _encode_cohort(cohort)
-        return seal(BROADCAST, terms.header(stamp, round) + clients + payload)
+        section = encode_carried(carried, terms.layout)
+        return seal(BROADCAST, terms.header(stamp, round) + clients + section + payload)
 
     @classmethod
     def open(cls, data: bytes, terms: Terms) -> Broadcast:
@@ -112,9 +129,11 @@ class Broadcast:
         """Read the bytes after the header; ``data`` is the whole message."""
         counted = frozenset(reader.ids())
         cohort = read_cohort(reader)
+        carried = read_carried(reader, terms.layout)
         payload = reader.rest()
         codec = NothingCodec() if payload[:1] == b"\0" else terms.method.down.codec
-        return cls(header, codec.decode(payload, terms.layout), counted, cohort, data)
+        update = codec.decode(payload, terms.layout)
+        return cls(header, update, counted, cohort, carried, data)
 
 
 @dataclass(frozen=True)

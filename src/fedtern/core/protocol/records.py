@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import struct
+
+from fedtern.core.layout import Vector
 from fedtern.core.protocol.events import Accepted
 from fedtern.core.protocol.messages import Broadcast
-from fedtern.core.wire import varint
+from fedtern.core.wire import floats, varint
 
 # The first byte of a record.
 UPLOAD = b"U"
+WEIGHTED_UPLOAD = b"W"  # with a number of examples that is not whole
 DISCARD = b"D"
 BROADCAST = b"B"
+EXTERNAL_BROADCAST = b"E"  # of a round whose delta was given
+
+WEIGHT = struct.Struct("<d")
 
 
 def upload_record(upload: Accepted) -> bytes:
     """Return the record of an accepted upload."""
-    return UPLOAD + varint(upload.client_id) + varint(upload.num_examples) + upload.data
+    client_id = varint(upload.client_id)
+    if isinstance(upload.num_examples, int):
+        return UPLOAD + client_id + varint(upload.num_examples) + upload.data
+    return WEIGHTED_UPLOAD + client_id + WEIGHT.pack(upload.num_examples) + upload.data
 
 
 def discard_record(client_id: int) -> bytes:
@@ -25,3 +35,8 @@ def discard_record(client_id: int) -> bytes:
 def broadcast_record(broadcast: Broadcast) -> bytes:
     """Return the record of a finished round."""
     return BROADCAST + broadcast.data
+
+
+def external_record(broadcast: Broadcast, delta: Vector) -> bytes:
+    """Return the record of a finished round whose delta was aggregated elsewhere."""
+    return EXTERNAL_BROADCAST + floats(delta) + broadcast.data

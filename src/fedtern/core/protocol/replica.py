@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtern.core.carried import NO_VALUES, Values
 from fedtern.core.kernels import apply_sign_counts
 from fedtern.core.layout import Vector
 from fedtern.core.updates import Signs, Update, is_empty
 from fedtern.core.updates.sums import MAX_UPDATES, SignCounts
+
+_CARRIED = "carried."  # prefix of the arrays of carried tensors
 
 
 @dataclass
@@ -34,12 +37,16 @@ class Replica:
     Args:
         weights: the weights, which the replica changes in place.
         stamp: the stamp of the history up to here.
+        carried: the values of the carried tensors.
 
     """
 
-    def __init__(self, weights: Vector, stamp: bytes = bytes(3)) -> None:
+    def __init__(
+        self, weights: Vector, stamp: bytes = bytes(3), carried: Values = NO_VALUES
+    ) -> None:
         self.weights = weights
         self.stamp = stamp
+        self.carried = dict(carried)
         self._signs: _CountedSigns | None = None
 
     def apply(self, update: Update) -> None:
@@ -53,9 +60,10 @@ class Replica:
             self._signs = None
             update.add_to(self.weights)
 
-    def advance(self, update: Update, stamp: bytes) -> None:
-        """Apply an update; ``stamp`` is of the history after it."""
+    def advance(self, update: Update, stamp: bytes, carried: Values = NO_VALUES) -> None:
+        """Apply an update and the changed carried tensors; ``stamp`` is of the history after it."""
         self.apply(update)
+        self.carried.update(carried)
         self.stamp = stamp
 
     def base_and_signs(self) -> tuple[Vector, SignCounts | None]:
@@ -79,6 +87,7 @@ class Replica:
         arrays: dict[str, NDArray[Any]] = {
             "weights": weights.copy(),
             "stamp": np.frombuffer(self.stamp, np.uint8),
+            **{f"{_CARRIED}{name}": values.copy() for name, values in self.carried.items()},
         }
         if signs is not None:
             arrays["votes.counts"] = signs.counts.copy()
@@ -89,7 +98,12 @@ class Replica:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Replica:
         """Undo ``to_arrays``."""
-        replica = cls(arrays["weights"].copy(), arrays["stamp"].tobytes())
+        carried = {
+            name.removeprefix(_CARRIED): array.copy()
+            for name, array in arrays.items()
+            if name.startswith(_CARRIED)
+        }
+        replica = cls(arrays["weights"].copy(), arrays["stamp"].tobytes(), carried)
         if "votes.counts" in arrays:
             counts = arrays["votes.counts"]
             num_updates = int(arrays["votes.turns"][0])

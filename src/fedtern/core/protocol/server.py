@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from fedtern.core.carried import (
+    NO_VALUES,
+    Values,
+    changed_values,
+    check_carried,
+    combine_carried,
+    round_to_float16,
+)
 from fedtern.core.codecs import NothingCodec
 from fedtern.core.compressors import check_finite
+from fedtern.core.dtypes import Overflow
 from fedtern.core.errors import (
     DecodeError,
     DuplicateUpload,
@@ -24,11 +34,13 @@ from fedtern.core.protocol import records
 from fedtern.core.protocol.catchup import CatchUpBuilder
 from fedtern.core.protocol.events import Accepted, CatchUp, How
 from fedtern.core.protocol.history import History
+from fedtern.core.protocol.initial import Precision, encode_initial, read_initial
 from fedtern.core.protocol.messages import Broadcast, Upload
 from fedtern.core.protocol.replica import Replica
 from fedtern.core.protocol.seeded_rng import check_seed, seeded_rng
 from fedtern.core.protocol.terms import Header, Terms, initial_stamp
 from fedtern.core.snapshot import Snapshot, pack_blobs, unpack_blobs
+from fedtern.core.template import STATISTICS, Arrays, Carry, NamedModel, Template
 from fedtern.core.updates import Sparse
 from fedtern.core.wire import Reader, check_id
 
@@ -40,6 +52,10 @@ class Server:
         weights: the initial model, as one flat vector.
         method: how updates are compressed and combined; see ``fedtern.core.methods``.
         layout: the model's tensors; by default a single one.
+        carried: initial values of the layout's carried tensors.
+        initial: how precisely clients download the initial model: "exact", "float16" or "int8".
+            The server itself starts from the rounded weights.
+        carried_float16: whether broadcasts round carried float32 and float64 tensors to float16.
         federation: a name that keeps messages of different federations apart.
         seed: random seed of the methods that use one.
         cohort: the clients that may upload in the first round; None if all may.
@@ -54,6 +70,9 @@ class Server:
         method: Method,
         layout: Layout | None = None,
         *,
+        carried: Mapping[str, ArrayLike] | None = None,
+        initial: Precision = "exact",
+        carried_float16: bool = False,
         federation: str = "",
         seed: int = 0,
         cohort: Iterable[int] | None = None,
@@ -62,17 +81,73 @@ class Server:
         vector = copy_vector(weights, layout)
         self.terms = Terms(layout or Layout.flat(vector.size), method)
         check_finite(vector, self.terms.layout)
+        values = check_carried(carried, self.terms.layout)
+        self.carried_float16 = carried_float16
+        # Kept for clients that join later.
+        self._initial = encode_initial(vector, self.terms.layout, initial)
+        if self._initial is not None:
+            vector = read_initial(Reader(self._initial), self.terms.layout)
         self.federation = federation
         self.seed = check_seed(seed)
         self.round = 0
         self.cohort = None if cohort is None else frozenset(map(check_id, cohort))
-        self._replica = Replica(vector, initial_stamp(federation, vector))
+        self._replica = Replica(vector, initial_stamp(federation, vector, values), values)
         self._feedback: State = EMPTY
         self._uploads: dict[int, Accepted] = {}
         self._last_counted: dict[int, int] = {}  # the last round that counted each client
         if cache_bytes is None:
-            cache_bytes = 16 * vector.size + (1 << 20)
+            cache_bytes = 16 * vector.size + 4 * self.terms.layout.carried_nbytes + (1 << 20)
         self._history = History(cache_bytes, self.terms)
+        self._model: NamedModel | None = None
+
+    @classmethod
+    def from_arrays(
+        cls,
+        arrays: Arrays,
+        method: Method,
+        *,
+        carry: Carry = "average",
+        carried: Sequence[str] = STATISTICS,
+        trainable: Sequence[str] = ("*",),
+        detect_ties: bool = True,
+        overflow: Overflow = "refuse",
+        **options: Any,
+    ) -> Server:
+        """Make a server from named arrays of any dtype, such as a state dict in NumPy.
+
+        Args:
+            arrays: the initial model.
+            method: how updates are compressed and combined.
+            carry: see ``Template.of``, like the following ones.
+            carried: patterns of the names of floating-point tensors that are not trained.
+            trainable: patterns of the names of trained tensors.
+            detect_ties: whether two tensors with the same values are one.
+            overflow: what to do with a weight that is too large for the dtype of its tensor.
+            options: further arguments of ``Server``.
+
+        Returns:
+            A server whose ``arrays`` have the names and dtypes of the given ones.
+
+        """
+        template = Template.of(
+            arrays,
+            carry=carry,
+            carried=carried,
+            trainable=trainable,
+            detect_ties=detect_ties,
+            overflow=overflow,
+        )
+        parts = template.split(arrays)
+        server = cls(parts.weights, method, template.layout, carried=parts.carried, **options)
+        server._model = NamedModel(template, parts.local, template.fixed(arrays))
+        return server
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Copies of the model's arrays, for a server that was made with ``from_arrays``."""
+        if self._model is None:
+            raise LocalProtocolError("this server has a flat vector; make it with from_arrays")
+        return self._model.join(self._replica.weights, self._replica.carried)
 
     @property
     def weights(self) -> Vector:
@@ -90,17 +165,30 @@ class Server:
         return read_only(self._feedback.get("residual", np.zeros_like(self._replica.weights)))
 
     @property
+    def carried(self) -> dict[str, NDArray[Any]]:
+        """The values of the carried tensors; read-only views."""
+        return {name: read_only(values) for name, values in self._replica.carried.items()}
+
+    @property
     def uploaded(self) -> frozenset[int]:
         """The clients whose uploads of this round have been accepted."""
         return frozenset(self._uploads)
 
-    def receive(self, client_id: int, data: bytes, num_examples: int = 1) -> Accepted:
+    def uploads(self) -> list[Accepted]:
+        """Return the accepted uploads of this round, with their updates, sorted by client.
+
+        An application that aggregates in its own way passes the result to ``finish_round``.
+        """
+        return [self._uploads[client_id] for client_id in sorted(self._uploads)]
+
+    def receive(self, client_id: int, data: bytes, num_examples: float = 1) -> Accepted:
         """Accept an upload for this round, or refuse it and change nothing.
 
         Args:
             client_id: the client that sent it, as the transport has authenticated it.
             data: the upload.
-            num_examples: the number of examples it was trained on, for weighted methods.
+            num_examples: the number of examples it was trained on, for weighted methods; any
+                positive weight.
 
         Returns:
             The accepted upload and the update in it.
@@ -119,12 +207,8 @@ class Server:
         except (DecodeError, RemoteProtocolError) as error:
             kind = type(error) if isinstance(error, RemoteProtocolError) else RemoteProtocolError
             raise kind(f"client {client_id}: {error}") from error
-        examples = operator.index(num_examples)
-        if not 0 < examples < 1 << 53:
-            raise RemoteProtocolError(
-                f"client {client_id}: claims {num_examples} examples, expected 1 to 2**53 - 1"
-            )
-        accepted = Accepted(client_id, self.round, examples, data, upload.update)
+        examples = _check_examples(client_id, num_examples)
+        accepted = Accepted(client_id, self.round, examples, data, upload.update, upload.carried)
         self._uploads[client_id] = accepted
         return accepted
 
@@ -152,44 +236,107 @@ class Server:
         if self._uploads.pop(client_id, None) is None:
             raise LocalProtocolError(f"client {client_id} has no upload in round {self.round}")
 
-    def finish_round(self, next_cohort: Iterable[int] | None = None) -> Broadcast:
+    def finish_round(
+        self,
+        next_cohort: Iterable[int] | None = None,
+        *,
+        delta: ArrayLike | None = None,
+        carried: Mapping[str, ArrayLike] | None = None,
+        counted: Iterable[int] | None = None,
+    ) -> Broadcast:
         """Aggregate the accepted uploads, advance the model and return the broadcast.
 
         Args:
             next_cohort: the clients that may upload in the next round; None if all may.
+            delta: a change of the weights that was computed elsewhere, for example from
+                ``uploads``. It replaces the method's aggregation and is compressed like it.
+            carried: values of all carried tensors that were computed elsewhere.
+            counted: the clients whose uploads count; by default all that were accepted. The others
+                return to their clients' residuals.
 
         Returns:
-            The round's broadcast. It is empty, but valid, if no upload was accepted.
+            The round's broadcast. It is empty, but valid, if no upload was accepted and no delta
+            was given.
+
+        Raises:
+            LocalProtocolError: a client in ``counted`` has no accepted upload.
+            NonFiniteError: a value cannot be sent; the message names its tensor.
+            ValueError: an argument does not fit the layout.
 
         """
+        uploads = self._counted_uploads(counted)
         cohort = None if next_cohort is None else frozenset(map(check_id, next_cohort))
         down = self.terms.method.down
         layout = self.terms.layout
         state = self._feedback
+        values = self._next_carried(carried, uploads)
         payload = NothingCodec().encode(Sparse.empty(layout.size), layout)
-        if self._uploads:
-            delta = self._combine(self.uploaded)
+        change = None
+        if delta is not None:
+            change = copy_vector(delta, layout, "delta")
+        elif uploads:
+            change = self._combine(uploads)
+        if change is not None:
             rng = seeded_rng(self.seed, 0, self.round)
-            update, state = down.feedback.step(delta, state, layout, rng)
+            update, state = down.feedback.step(change, state, layout, rng)
             payload = down.codec.encode(update, layout)
         stamp = self._replica.stamp
-        data = Broadcast.seal(stamp, self.round, payload, self.uploaded, cohort, self.terms)
+        data = Broadcast.seal(
+            stamp,
+            self.round,
+            payload,
+            frozenset(upload.client_id for upload in uploads),
+            cohort,
+            self.terms,
+            values,
+        )
         # The server applies the update that it decodes from the bytes, like every client.
         broadcast = Broadcast.open(data, self.terms)
         self._advance(broadcast, state)
         return broadcast
 
-    def _combine(self, counted: frozenset[int]) -> Vector:
-        # Sorted by client id, because the sum's rounding must not depend on the order of arrival.
-        uploads = [self._uploads[client_id] for client_id in sorted(counted)]
+    def _counted_uploads(self, counted: Iterable[int] | None) -> list[Accepted]:
+        """Return the uploads that count, sorted by client.
+
+        Sorted, because the rounding of a sum must not depend on the order of arrival.
+        """
+        if counted is None:
+            return self.uploads()
+        chosen = frozenset(counted)
+        if absent := chosen - self.uploaded:
+            raise LocalProtocolError(
+                f"clients {sorted(absent)} have no upload in round {self.round}"
+            )
+        return [upload for upload in self.uploads() if upload.client_id in chosen]
+
+    def _combine(self, uploads: Sequence[Accepted]) -> Vector:
         updates = [upload.update for upload in uploads]
         examples = [upload.num_examples for upload in uploads]
         return self.terms.method.aggregate.combine(updates, examples)
 
+    def _next_carried(
+        self, given: Mapping[str, ArrayLike] | None, uploads: Sequence[Accepted]
+    ) -> Values:
+        """Return the carried tensors that change in this round."""
+        layout = self.terms.layout
+        before = self._replica.carried
+        if given is not None:
+            values = check_carried(given, layout)
+        elif uploads and layout.carried:
+            shares = self.terms.method.aggregate.shares([u.num_examples for u in uploads])
+            order = list(self._uploads)  # of acceptance
+            latest = max(range(len(uploads)), key=lambda i: order.index(uploads[i].client_id))
+            values = combine_carried([u.carried for u in uploads], shares, latest, before, layout)
+        else:
+            return NO_VALUES
+        if self.carried_float16:
+            values = round_to_float16(values, layout)
+        return changed_values(values, before)
+
     def _advance(self, broadcast: Broadcast, state: State) -> None:
         """Apply a broadcast and start the next round."""
         self._feedback = state
-        self._replica.advance(broadcast.update, broadcast.next_stamp)
+        self._replica.advance(broadcast.update, broadcast.next_stamp, broadcast.carried)
         self._last_counted.update(dict.fromkeys(broadcast.counted, self.round))
         self._history.append(broadcast)
         self._uploads = {}
@@ -231,13 +378,15 @@ class Server:
             # learnt about this one.
             counted = since >= 0 and self._last_counted.get(client_id, -1) >= since
         builder = CatchUpBuilder(since, self.round, counted, self.terms)
-        data, how = self._history.shortest_catch_up(builder, self._replica)
+        data, how = self._history.shortest_catch_up(builder, self._replica, self._initial)
         return CatchUp(since, self.round, how, data)
 
     def snapshot(self) -> Snapshot:
         """Return the whole state, for ``restore``."""
         uploads = [records.upload_record(upload) for upload in self._uploads.values()]
         blobs = {"history": self._history.encoded_broadcasts(), "uploads": uploads}
+        if self._initial is not None:
+            blobs["initial"] = [self._initial]
         arrays = {
             **self._replica.to_arrays(),
             **{f"feedback.{name}": vector for name, vector in self._feedback.items()},
@@ -278,6 +427,7 @@ class Server:
         self.round = round
         self._replica = replica
         self._history = history
+        self._initial = unpack_blobs(arrays, "initial")[0] if "initial" in arrays else None
         self.cohort = None if cohort is None else frozenset(cohort)
         self._feedback = snapshot.copies_with_prefix("feedback.")
         self._last_counted = dict(zip(clients, rounds, strict=True))
@@ -298,15 +448,22 @@ class Server:
             client_id = reader.varint()
             num_examples = reader.varint()
             self.receive(client_id, reader.rest(), num_examples)
+        elif tag == records.WEIGHTED_UPLOAD:
+            client_id = reader.varint()
+            (weight,) = records.WEIGHT.unpack(reader.take(records.WEIGHT.size))
+            self.receive(client_id, reader.rest(), weight)
         elif tag == records.DISCARD:
             self.discard(reader.varint())
         elif tag == records.BROADCAST:
             self._replay_broadcast(Broadcast.open(reader.rest(), self.terms))
+        elif tag == records.EXTERNAL_BROADCAST:
+            delta = reader.floats(self.terms.layout.size)
+            self._replay_broadcast(Broadcast.open(reader.rest(), self.terms), delta)
         else:
             raise LocalProtocolError(f"unknown record {tag!r}")
 
-    def _replay_broadcast(self, broadcast: Broadcast) -> None:
-        if broadcast.round != self.round or broadcast.counted != self.uploaded:
+    def _replay_broadcast(self, broadcast: Broadcast, delta: Vector | None = None) -> None:
+        if broadcast.round != self.round or not broadcast.counted <= self.uploaded:
             raise LocalProtocolError(
                 f"the record is of round {broadcast.round} with uploads of"
                 f" {sorted(broadcast.counted)}, the server is at round {self.round} with uploads of"
@@ -314,7 +471,19 @@ class Server:
             )
         broadcast.header.check_history(self._replica.stamp, "the server")
         state = self._feedback
-        if broadcast.counted:
-            delta = self._combine(broadcast.counted)
+        if delta is None and broadcast.counted:
+            delta = self._combine(self._counted_uploads(broadcast.counted))
+        if delta is not None:
             state = self.terms.method.down.feedback.follow(delta, state, broadcast.update)
         self._advance(broadcast, state)
+
+
+def _check_examples(client_id: int, num_examples: float) -> float:
+    """Return a number of examples, as an int if it is a whole number."""
+    number = float(num_examples)
+    if not 0 < number < 1 << 53 or not math.isfinite(1 / number):
+        raise RemoteProtocolError(
+            f"client {client_id}: claims {num_examples} examples, expected more than 0 and less"
+            " than 2**53"
+        )
+    return int(num_examples) if number.is_integer() else number

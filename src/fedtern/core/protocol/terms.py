@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NoReturn
 
+from fedtern.core.carried import NO_VALUES, Values
 from fedtern.core.compressors import SubspaceCompressor
 from fedtern.core.envelope import unseal
 from fedtern.core.errors import DecodeError, RemoteProtocolError
@@ -112,6 +113,9 @@ class Terms:
         )
 
 
-def initial_stamp(federation: str, weights: Vector) -> bytes:
+def initial_stamp(federation: str, weights: Vector, carried: Values = NO_VALUES) -> bytes:
     """Return the stamp of a federation at round 0."""
-    return u32(zlib.crc32(floats(weights), zlib.crc32(federation.encode())))[:STAMP_BYTES]
+    checksum = zlib.crc32(floats(weights), zlib.crc32(federation.encode()))
+    for values in carried.values():
+        checksum = zlib.crc32(values.tobytes(), checksum)
+    return u32(checksum)[:STAMP_BYTES]

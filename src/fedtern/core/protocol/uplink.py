@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fedtern.core.carried import NO_VALUES, Values
 from fedtern.core.errors import NonFiniteError
 from fedtern.core.feedback import EMPTY, State
 from fedtern.core.layout import Vector
@@ -85,7 +86,14 @@ class Uplink:
     def _rng(self, round: int) -> np.random.Generator:
         return seeded_rng(self.seed, 1, self.client_id, round)
 
-    def seal(self, update: Update, state: State, stamp: bytes, round: int) -> Sent:
+    def seal(
+        self,
+        update: Update,
+        state: State,
+        stamp: bytes,
+        round: int,
+        carried: Values = NO_VALUES,
+    ) -> Sent:
         """Encode an update as the pending upload, and store the feedback state after it.
 
         Args:
@@ -93,10 +101,11 @@ class Uplink:
             state: the feedback state that ``compress`` returned.
             stamp: the stamp of the client's history.
             round: the client's round.
+            carried: the carried tensors that training has changed.
 
         """
         payload = self.terms.method.up.codec.encode(update, self.terms.layout)
-        data = Upload.seal(stamp, round, payload, self.terms)
+        data = Upload.seal(stamp, round, payload, self.terms, carried)
         self.state = state
         self.pending = data
         return Sent(round, data, update)

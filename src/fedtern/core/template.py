@@ -1,0 +1,428 @@
+"""Templates: how the named arrays of a model become a flat vector and carried tensors, and back.
+
+A server or client works on one float32 vector. Applications have named arrays of any dtype: the
+state dict of a PyTorch model, the parameters of a scikit-learn estimator, a record of Flower. A
+template is made once from such arrays. It decides for each tensor:
+
+- *trained*: compressed as a part of the flat vector, and handed back in its own dtype;
+- *carried*: sent as it is, such as integers and the statistics of batch normalisation;
+- *local*: never sent; each client keeps its own values;
+- *fixed*: never sent and never changed, such as the frozen base of a model with adapters;
+- *tied*: the same tensor as another one, under a second name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtern.core.carried import check_carried
+from fedtern.core.dtypes import (
+    Overflow,
+    check_dtype,
+    from_float32,
+    is_float,
+    to_float32,
+    to_storage,
+)
+from fedtern.core.layout import Carried, Layout, Rule, Vector
+
+Arrays = Mapping[str, NDArray[Any]]
+"""Arrays of a model by name."""
+
+Carry = Literal["average", "latest", "local"]
+"""How tensors that are not trained are combined; "local" keeps them on each client."""
+
+Kind = Literal["trained", "carried", "local", "fixed", "tied"]
+
+STATISTICS = (
+    "*running_mean",
+    "*running_var",
+    "*num_batches_tracked",
+    "*moving_mean",
+    "*moving_variance",
+    "*batch_stats*",
+)
+"""Names of the statistics of batch normalisation in PyTorch, Keras and Flax."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a model.
+
+    Attributes:
+        name: the tensor's name.
+        shape: its shape.
+        dtype: its dtype, such as "float32" or "bfloat16".
+        kind: what happens to it.
+        twin: the name of the tensor that it is tied to.
+
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: Kind
+    twin: str = ""
+
+    @property
+    def size(self) -> int:
+        """The number of values."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Others:
+    """The arrays of a model that are not trained.
+
+    Attributes:
+        carried: the carried tensors.
+        local: the tensors that stay on the client.
+
+    """
+
+    carried: dict[str, NDArray[Any]]
+    local: dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The arrays of a model, by what happens to them.
+
+    Attributes:
+        weights: all trained tensors as one vector.
+        carried: the carried tensors.
+        local: the tensors that stay on the client.
+
+    """
+
+    weights: Vector
+    carried: dict[str, NDArray[Any]]
+    local: dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Template:
+    """The tensors of a model, in the order in which the application names them.
+
+    Args:
+        tensors: the tensors.
+        rule: how the server combines carried tensors.
+        overflow: what to do with a weight that is too large for the dtype of its tensor.
+
+    >>> arrays = {"weight": np.ones((2, 3), np.float16), "steps": np.array(7)}
+    >>> template = Template.of(arrays)
+    >>> template.layout.names, template.layout.carried[0].name
+    (('weight',), 'steps')
+    >>> parts = template.split(arrays)
+    >>> template.join(parts.weights, parts.carried)["weight"].dtype
+    dtype('float16')
+    """
+
+    tensors: tuple[Tensor, ...]
+    rule: Rule = "average"
+    overflow: Overflow = "refuse"
+    # NumPy dtypes that only other packages define, such as the bfloat16 of ml_dtypes.
+    _foreign_dtypes: Mapping[str, np.dtype[Any]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    @classmethod
+    def of(
+        cls,
+        arrays: Arrays,
+        *,
+        carry: Carry = "average",
+        carried: Sequence[str] = STATISTICS,
+        trainable: Sequence[str] = ("*",),
+        detect_ties: bool = True,
+        overflow: Overflow = "refuse",
+    ) -> Template:
+        """Make the template of named arrays.
+
+        Args:
+            arrays: the arrays of the initial model.
+            carry: what happens to integers, booleans and the tensors in ``carried``.
+            carried: patterns of the names of floating-point tensors that are not trained.
+            trainable: patterns of the names of trained tensors. Other floating-point tensors are
+                fixed.
+            detect_ties: whether two tensors with the same values are one tensor with two names, as
+                in the state dict of a model with tied weights. Tensors whose values are all the
+                same are never tied.
+            overflow: what to do with a weight that is too large for the dtype of its tensor:
+                "refuse" or "saturate".
+
+        Raises:
+            ValueError: nothing is trained, a dtype is not supported, or an option is unknown.
+
+        """
+        if carry not in get_args(Carry):
+            raise ValueError(f'carry must be "average", "latest" or "local", got {carry!r}')
+        if overflow not in get_args(Overflow):
+            raise ValueError(f'overflow must be "refuse" or "saturate", got {overflow!r}')
+        kept: Kind = "local" if carry == "local" else "carried"
+        twins: dict[bytes, str] = {}
+        tensors = []
+        foreign = {}
+        for name, array in arrays.items():
+            dtype = check_dtype(array.dtype.name, name)
+            if dtype == "bfloat16":
+                foreign[name] = array.dtype
+            kind: Kind = "trained"
+            twin = ""
+            if not is_float(dtype) or _matches(name, carried):
+                kind = kept
+            elif not _matches(name, trainable):
+                kind = "fixed"
+            elif detect_ties and (key := _identity(array)) is not None:
+                twin = twins.setdefault(key, name)
+                if twin == name:
+                    twin = ""
+                else:
+                    kind = "tied"
+            tensors.append(Tensor(name, tuple(array.shape), dtype, kind, twin))
+        rule: Rule = "latest" if carry == "latest" else "average"
+        template = cls(tuple(tensors), rule, overflow, foreign)
+        if not template.layout.names:
+            names = ", ".join(arrays) or "none"
+            raise ValueError(
+                f"the model has no floating-point tensor to train; its tensors are: {names}"
+            )
+        return template
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The layout of the trained and carried tensors."""
+        trained = self._of_kind("trained")
+        carried = [Carried(t.name, t.shape, t.dtype, self.rule) for t in self._of_kind("carried")]
+        return Layout(
+            tuple(t.name for t in trained), tuple(t.shape for t in trained), tuple(carried)
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all tensors."""
+        return tuple(tensor.name for tensor in self.tensors)
+
+    def _of_kind(self, *kinds: Kind) -> list[Tensor]:
+        return [tensor for tensor in self.tensors if tensor.kind in kinds]
+
+    def check(self, arrays: Arrays) -> None:
+        """Check that arrays have the names, shapes and dtypes of the template.
+
+        Raises:
+            ValueError: a tensor has appeared, disappeared or changed, with both values.
+
+        """
+        known = {tensor.name for tensor in self.tensors}
+        if missing := [t for t in self.tensors if t.name not in arrays]:
+            first = missing[0]
+            raise ValueError(
+                f"tensor {first.name!r} ({first.dtype}, shape {first.shape}) is missing"
+                f" ({len(missing)} of {len(self.tensors)} tensors are); return the arrays of the"
+                " initial model"
+            )
+        if unknown := [name for name in arrays if name not in known]:
+            array = arrays[unknown[0]]
+            raise ValueError(
+                f"tensor {unknown[0]!r} ({array.dtype}, shape {array.shape}) is not one of the"
+                f" {len(self.tensors)} tensors of the initial model"
+            )
+        for tensor in self.tensors:
+            array = arrays[tensor.name]
+            if tuple(array.shape) != tensor.shape:
+                raise ValueError(
+                    f"tensor {tensor.name!r} has shape {tuple(array.shape)}, expected"
+                    f" {tensor.shape}"
+                )
+            if array.dtype.name not in (tensor.dtype, _bits_name(tensor.dtype)):
+                raise ValueError(
+                    f"tensor {tensor.name!r} has dtype {array.dtype}, expected {tensor.dtype}"
+                )
+
+    def split(self, arrays: Arrays) -> Parts:
+        """Copy named arrays into a vector, carried tensors and local tensors.
+
+        Raises:
+            ValueError: a tensor has appeared, disappeared or changed, with both values; or a tied
+                tensor differs from its twin.
+            NonFiniteError: a value of a carried tensor is NaN or infinite.
+
+        """
+        self.check(arrays)
+        self._check_ties(arrays)
+        weights = np.empty(self.layout.size, np.float32)
+        views = self.layout.unflatten(weights)
+        for tensor in self._of_kind("trained"):
+            views[tensor.name][...] = to_float32(arrays[tensor.name], tensor.dtype)
+        others = self.carried_and_local(arrays)
+        return Parts(weights, others.carried, others.local)
+
+    def carried_and_local(self, arrays: Arrays) -> Others:
+        """Copy the carried and the local tensors, in the dtypes that hold their bits.
+
+        Raises:
+            NonFiniteError: a value of a carried tensor is NaN or infinite.
+
+        """
+        carried = {t.name: arrays[t.name] for t in self._of_kind("carried")}
+        local = {t.name: to_storage(arrays[t.name], t.dtype) for t in self._of_kind("local")}
+        return Others(check_carried(carried, self.layout), local)
+
+    def _check_ties(self, arrays: Arrays) -> None:
+        for tensor in self._of_kind("tied"):
+            ours = arrays[tensor.name]
+            twin = arrays[tensor.twin]
+            if ours is not twin and not np.array_equal(ours, twin, equal_nan=True):
+                raise ValueError(
+                    f"tensor {tensor.name!r} had the same values as {tensor.twin!r} in the initial"
+                    " model, so both count as one tied tensor, but now they differ; pass"
+                    " detect_ties=False if they are independent"
+                )
+
+    def delta(self, arrays: Arrays, weights: Vector) -> Vector:
+        """Return the change from weights to named arrays.
+
+        The change is relative to the weights as ``join`` returns them, in the dtypes of the
+        tensors: arrays that training has not changed give zeros.
+
+        Args:
+            arrays: the arrays after training.
+            weights: the weights before training.
+
+        """
+        self.check(arrays)
+        self._check_ties(arrays)
+        out = np.empty(self.layout.size, np.float32)
+        before = self.layout.unflatten(weights)
+        views = self.layout.unflatten(out)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for tensor in self._of_kind("trained"):
+                after = arrays[tensor.name]
+                start: NDArray[Any] = before[tensor.name]
+                if tensor.dtype in ("float16", "bfloat16"):
+                    rounded = from_float32(start, tensor.dtype, self.overflow, tensor.name)
+                    start = to_float32(rounded, tensor.dtype)
+                    after = to_float32(after, tensor.dtype)
+                # float64 is subtracted in float64, so that small changes are not rounded away.
+                views[tensor.name][...] = np.subtract(after, start)
+        return out
+
+    def join(
+        self,
+        weights: Vector,
+        carried: Arrays | None = None,
+        local: Arrays | None = None,
+        fixed: Arrays | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """Return copies of all tensors by name, in their order and their own dtypes.
+
+        Args:
+            weights: the trained tensors as one vector.
+            carried: the carried tensors.
+            local: the local tensors.
+            fixed: the fixed tensors.
+
+        Raises:
+            KeyError: a tensor is in none of the arguments.
+            NonFiniteError: a weight is too large for the dtype of its tensor, and the template's
+                ``overflow`` is "refuse".
+
+        """
+        trained = self.layout.unflatten(weights)
+        others = {**(fixed or {}), **(local or {}), **(carried or {})}
+        joined: dict[str, NDArray[Any]] = {}
+        for tensor in self.tensors:
+            if tensor.kind == "trained":
+                array = from_float32(trained[tensor.name], tensor.dtype, self.overflow, tensor.name)
+            elif tensor.kind == "tied":
+                array = joined[tensor.twin].copy()
+            else:
+                array = np.array(others[tensor.name])
+            foreign = self._foreign_dtypes.get(tensor.name)
+            if foreign is not None and array.dtype == np.uint16:
+                array = array.view(foreign)
+            joined[tensor.name] = array
+        return joined
+
+    def fixed(self, arrays: Arrays) -> dict[str, NDArray[Any]]:
+        """Return copies of the fixed tensors."""
+        return {t.name: np.array(arrays[t.name]) for t in self._of_kind("fixed")}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the template as values of JSON."""
+        return {
+            "tensors": [[t.name, list(t.shape), t.dtype, t.kind, t.twin] for t in self.tensors],
+            "rule": self.rule,
+            "overflow": self.overflow,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Template:
+        """Read the result of ``to_json``.
+
+        Raises:
+            KeyError: a value is missing.
+            TypeError: a value has the wrong type.
+            ValueError: a value is unknown.
+
+        """
+        tensors = []
+        for name, shape, dtype, kind, twin in values["tensors"]:
+            if kind not in get_args(Kind):
+                raise ValueError(f"tensor {name!r} has the unknown kind {kind!r}")
+            tensors.append(
+                Tensor(str(name), tuple(map(int, shape)), check_dtype(dtype, name), kind, str(twin))
+            )
+        rule = values["rule"]
+        overflow = values["overflow"]
+        if rule not in get_args(Rule) or overflow not in get_args(Overflow):
+            raise ValueError(f"unknown rule {rule!r} or overflow {overflow!r}")
+        return cls(tuple(tensors), cast(Rule, rule), cast(Overflow, overflow))
+
+
+@dataclass
+class NamedModel:
+    """A template with the tensors that the protocol does not know.
+
+    Attributes:
+        template: the template.
+        local: the local tensors of a client, or the initial ones on a server.
+        fixed: the fixed tensors.
+
+    """
+
+    template: Template
+    local: dict[str, NDArray[Any]]
+    fixed: dict[str, NDArray[Any]]
+
+    def join(self, weights: Vector, carried: Arrays) -> dict[str, NDArray[Any]]:
+        """Return copies of all tensors by name, in their order and their own dtypes."""
+        return self.template.join(weights, carried, self.local, self.fixed)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _bits_name(dtype: str) -> str:
+    """Return the NumPy dtype in which an application may give the bits of a tensor."""
+    return "uint16" if dtype == "bfloat16" else dtype
+
+
+def _identity(array: NDArray[Any]) -> bytes | None:
+    """Return a key of an array's values; None if all its values are the same."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if flat.size < 2 or (flat == flat[0]).all():
+        return None
+    key = hashlib.sha256(f"{array.dtype.name}{array.shape}".encode())
+    key.update(flat.view(np.uint8).data)
+    return key.digest()
