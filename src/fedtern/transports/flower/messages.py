@@ -6,8 +6,8 @@ version of the package. This much never changes, so that two versions that do no
 other can say so.
 
 The server sends a ``Handshake`` to a node that it does not know, and a ``RoundRequest`` to one that
-it does. The node replies with an ``Answer``, except to a request to evaluate, to which it replies
-with the records of its app alone. ``docs/format.md`` describes the bytes.
+it does. The node replies with an ``Answer``. Its reply to a request to evaluate has only the
+records of its app, unless one of them is the model. ``docs/format.md`` describes the bytes.
 
 The byte string is a value of a ``ConfigRecord``. Long data, such as a whole model, is an attachment
 instead: an ``Array``, which Flower divides into chunks and stores once for all nodes.
@@ -65,6 +65,9 @@ class AnswerKind(IntEnum):
 
     REFUSED = 20
     """The node cannot work with this server at all."""
+
+    EVALUATED = 21
+    """The app's reply to an evaluation has the unchanged model, which is not sent."""
 
 
 class ProtocolMismatch(RemoteProtocolError):
@@ -163,7 +166,7 @@ class Answer:
             return _head(self.kind) + _encode_text(self.version) + self.reason.encode()
         client = varint(0 if self.client is None else self.client + 1)
         rest = self.data or self.reason.encode()
-        if self.kind is AnswerKind.UPLOAD:
+        if self.kind in (AnswerKind.UPLOAD, AnswerKind.EVALUATED):
             rest = bytes([_ATTACHED * self.attached]) + _encode_text(self.arrays_key) + self.data
         return _head(self.kind) + client + varint(self.round + 1) + self.stamp + rest
 
@@ -226,7 +229,7 @@ def read_answer(data: bytes) -> Answer:
     round = reader.varint() - 1
     stamp = reader.take(_STAMP_BYTES)
     answer = Answer(kind, None if client < 0 else client, round, stamp)
-    if kind is AnswerKind.UPLOAD:
+    if kind in (AnswerKind.UPLOAD, AnswerKind.EVALUATED):
         attached = bool(reader.byte() & _ATTACHED)
         arrays_key = _read_text(reader)
         return replace(answer, data=reader.rest(), arrays_key=arrays_key, attached=attached)

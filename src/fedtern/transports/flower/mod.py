@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.common import log
 from numpy.typing import NDArray
 
+from fedtern.core.carried import changed_values
 from fedtern.core.errors import NonFiniteError, RemoteProtocolError
 from fedtern.core.protocol.initial import round_initial
 from fedtern.core.template import Template
@@ -111,8 +112,13 @@ def _call_app(
     message.content = RecordDict({spec.arrays_key: record, **message.content})
     del record  # the app may free the arrays while it trains
     reply = app(message, context)
-    if not message.metadata.message_type.startswith("train") or not reply.has_content():
+    if not reply.has_content():
         return WorkResult(reply)
+    if not message.metadata.message_type.startswith("train"):
+        unchanged = _find_unchanged(reply.content, template, client)
+        if unchanged:
+            _remove_model(reply, unchanged)
+        return WorkResult(reply, arrays_key=unchanged)
     key = _find_model(reply.content, spec.arrays_key, template)
     try:
         arrays = to_numpy(reply.content.array_records[key])
@@ -122,14 +128,32 @@ def _call_app(
     except (ValueError, NonFiniteError) as error:
         raise UnusableResult(str(error)) from error
     del arrays
-    # The upload takes the place of the model, so that the order of the records stays.
+    _remove_model(reply, key)
+    return WorkResult(reply, delta, carried=carried, arrays_key=key)
+
+
+def _remove_model(reply: Message, key: str) -> None:
+    """Put an empty record in the place of the model, so that the order of the records stays."""
     reply.content = RecordDict(
         {
-            KEY if name == key else name: ConfigRecord() if name == key else found
-            for name, found in reply.content.items()
+            KEY if name == key else name: ConfigRecord() if name == key else record
+            for name, record in reply.content.items()
         }
     )
-    return WorkResult(reply, delta, carried=carried, arrays_key=key)
+
+
+def _find_unchanged(content: RecordDict, template: Template, client: ClientLike) -> str:
+    """Return the key of a record that is the model of this round; empty if there is none."""
+    for key, record in content.array_records.items():
+        try:
+            arrays = to_numpy(record)
+            delta = template.delta(arrays, client.weights)
+            carried = template.carried_and_local(arrays).carried
+        except (ValueError, NonFiniteError):
+            continue
+        if not delta.any() and not changed_values(carried, client.carried):
+            return key
+    return ""
 
 
 def _find_model(content: RecordDict, arrays_key: str, template: Template) -> str:

@@ -59,13 +59,13 @@ class WorkResult:
     """The result of an app's work.
 
     Attributes:
-        reply: The app's reply. If there is something to send, the reply has all records but the
-            model, and an empty record ``KEY`` in its place.
+        reply: The app's reply. It has all records but the model, and an empty record ``KEY`` in
+            its place.
         delta: The change of the weights; None if there is nothing to send.
         moments: Second moments of the delta, for the method ``variance`` only.
         on_sent: Called when the upload has been made.
         carried: Values of all carried tensors after training; None if they are unchanged.
-        arrays_key: Key of the record that had the model.
+        arrays_key: Key of the record that had the model; empty if the reply had no model.
 
     """
 
@@ -250,7 +250,17 @@ class Node:
                 # The client has followed another history, so none of its rounds is of use.
                 return self._not_ready(client, -1, error)
             if not self.message.metadata.message_type.startswith("train"):
-                return work(client, spec).reply
+                result = work(client, spec)
+                if result.arrays_key:
+                    answer = Answer(
+                        AnswerKind.EVALUATED,
+                        client.client_id,
+                        client.round,
+                        client.stamp,
+                        arrays_key=result.arrays_key,
+                    )
+                    result.reply.content[KEY] = ConfigRecord({KEY: answer.to_bytes()})
+                return result.reply
             if client.pending is not None:
                 return self._resend(state, client, client.pending)
             return self._train(state, client, work, spec)

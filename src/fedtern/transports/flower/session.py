@@ -243,7 +243,7 @@ class Session:
             # A client without weights, or with weights of another history, gets the model.
             discard_state = not 0 <= member.round < server.round
             missed = self._download(member.client, -1 if discard_state else member.round)
-            self.totals.counts.models += missed.how is How.MODEL
+            self.totals.counts.models += missed.how in (How.MODEL, How.START)
         return RoundRequest(
             federation=self.spec.federation,
             in_context=self.spec.in_context,
@@ -395,7 +395,8 @@ class Session:
     def accept_evaluation(self, reply: Reply) -> bool:
         """Return whether a node has evaluated the newest model; drop it if it has not."""
         member = self.nodes.get(reply.node)
-        if reply.answer is not None or member is None:
+        kind = None if reply.answer is None else reply.answer.kind
+        if kind not in (None, AnswerKind.EVALUATED) or member is None:
             self._drop_for(reply.node, reply.answer or Answer(AnswerKind.NOT_READY))
             return False
         member.moved_to(self.server.round, self.server.stamp)

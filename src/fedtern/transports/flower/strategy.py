@@ -69,6 +69,7 @@ class _Run:
 
     Attributes:
         session: The exchange with the nodes.
+        is_fast: Whether the method aggregates, because the strategy averages in the same way.
         original: The methods of the wrapped strategy.
         earlier_rounds: Number of rounds of earlier runs.
         weighted: Whether the updates of nodes are weighted by ``num-examples`` outside the method.
@@ -80,6 +81,7 @@ class _Run:
     """
 
     session: Session
+    is_fast: bool
     original: dict[str, Callable[..., Any]]
     earlier_rounds: int
     weighted: bool
@@ -218,13 +220,16 @@ class Compressed(Strategy):
 
         """
         with ExitStack() as stack:
-            session = self._open_session(grid, initial_arrays, num_rounds, timeout, stack)
+            is_fast = _averages(self._strategy)
+            method = self._choose_method(num_rounds, is_fast=is_fast)
+            session = self._open_session(grid, initial_arrays, method, timeout, stack)
             earlier_rounds = session.server.round
             run = _Run(
                 session=session,
+                is_fast=is_fast,
                 original=stack.enter_context(self._in_place_of_the_strategy()),
                 earlier_rounds=earlier_rounds,
-                weighted=self._weights_outside(session.spec.method),
+                weighted=self.weighted and is_fast and _ignores_weights(method),
                 server_evaluates=evaluate_fn is not None,
                 arrays=_model_of(session),
             )
@@ -288,7 +293,7 @@ class Compressed(Strategy):
         self,
         grid: Grid,
         initial: ArrayRecord,
-        num_rounds: int,
+        method: Method,
         timeout: float,
         stack: ExitStack,
     ) -> Session:
@@ -303,7 +308,6 @@ class Compressed(Strategy):
             overflow=self.overflow,
         )
         parts = template.split(arrays)
-        method = self._choose_method(num_rounds)
         # The states of simulated nodes end with the run, so that any name is unique enough.
         run = "run" if is_simulated(grid) else f"run-{grid.run.run_id}"
         name = self.federation or (self.store.name if self.store else run)
@@ -335,12 +339,12 @@ class Compressed(Strategy):
         durable = DurableServer(server, stack.enter_context(Store(self.store)))
         return Session(spec, durable, RunTotals(self.store), grid, timeout)
 
-    def _choose_method(self, num_rounds: int) -> Method:
+    def _choose_method(self, num_rounds: int, *, is_fast: bool) -> Method:
         if self.method is None:
             method = self._stored_method() or default_method(num_rounds)
         else:
             method = self.method
-        return _with_weights(method) if self.weighted and self._is_fast else method
+        return _with_weights(method) if self.weighted and is_fast else method
 
     def _stored_method(self) -> Method | None:
         """Return the method of the federation in the store; None if it is a new one."""
@@ -349,23 +353,6 @@ class Compressed(Strategy):
             return make_method(config["method"])
         except (AttributeError, KeyError, OSError, TypeError, ValueError):
             return None
-
-    @property
-    def _is_fast(self) -> bool:
-        """Whether the method aggregates, because the strategy averages in the same way."""
-        strategy = self._strategy
-        is_own = "aggregate_train" in vars(strategy) and self._run is None
-        return (
-            isinstance(strategy, FedAvg)
-            and type(strategy).aggregate_train is FedAvg.aggregate_train
-            and not is_own
-        )
-
-    def _weights_outside(self, method: Method) -> bool:
-        """Return whether uploads must be weighted, but the method has no option for this."""
-        aggregate = method.aggregate
-        is_plain = isinstance(aggregate, Mean) and not aggregate.weighted
-        return self.weighted and self._is_fast and is_plain
 
     def _setting(self, name: str, default: str) -> str:
         """Return a setting of the wrapped strategy, or of the one that this wraps in turn."""
@@ -433,7 +420,7 @@ class Compressed(Strategy):
         messages = list(replies)
         counted = self._accept_uploads(run, messages)
         num_uploads = len(session.server.uploaded)  # including those from before a restart
-        if self._is_fast:
+        if run.is_fast:
             self._finish_by_method(run)
             metrics = aggregate_train_metrics(counted, cast(FedAvg, self._strategy))
         else:
@@ -457,7 +444,7 @@ class Compressed(Strategy):
             try:
                 num_examples = num_examples_in(reply, key)
             except ValueError as error:
-                if self._is_fast:
+                if run.is_fast:
                     session.drop(reply.node, str(error), lasting=True)
                     continue
                 num_examples = 1  # the strategy itself reads the weight if it needs one
@@ -534,7 +521,8 @@ class Compressed(Strategy):
             session.totals.counts.up.add(sizes, 0.0)
         round = server_round + run.earlier_rounds
         usable = comparable(evaluated, self._setting("weighted_by_key", "num-examples"))
-        messages = [reply.message for reply in usable]
+        key = session.spec.arrays_key
+        messages = [_put_model(reply, ArrayRecord(dict(run.arrays)), key) for reply in usable]
         metrics: MetricRecord = self._call("aggregate_evaluate", round, messages) or MetricRecord()
         self._round_metrics |= dict(metrics)
         if evaluated:
@@ -574,6 +562,20 @@ def default_method(num_rounds: int) -> Method:
     return stc(weighted=True)
 
 
+def _averages(strategy: Strategy) -> bool:
+    """Return whether a strategy aggregates models as FedAvg does."""
+    return (
+        isinstance(strategy, FedAvg)
+        and type(strategy).aggregate_train is FedAvg.aggregate_train
+        and "aggregate_train" not in vars(strategy)
+    )
+
+
+def _ignores_weights(method: Method) -> bool:
+    """Return whether a method takes the mean without weights, and has no option to weight."""
+    return isinstance(method.aggregate, Mean) and not method.aggregate.weighted
+
+
 def _with_weights(method: Method) -> Method:
     """Return a method that weights clients by their examples, if it has an option for this."""
     recipe = METHODS.get(method.name)
@@ -605,14 +607,19 @@ def _with_model(reply: Reply, upload: Accepted, session: Session) -> Message:
     weights = np.array(server.weights)
     upload.update.add_to(weights)
     model = to_record(_template_of(session), weights, {**server.carried, **upload.carried})
-    key = session.spec.arrays_key
-    if reply.answer is not None and reply.answer.arrays_key:
-        key = reply.answer.arrays_key
-    records = {
-        key if name == KEY else name: model if name == KEY else record
-        for name, record in reply.content.items()
-    }
-    reply.message.content = RecordDict(records)
+    return _put_model(reply, model, session.spec.arrays_key)
+
+
+def _put_model(reply: Reply, model: ArrayRecord, default_key: str) -> Message:
+    """Put a model into a reply, in the place where the app had put it, if it had."""
+    if reply.answer is not None:
+        key = reply.answer.arrays_key or default_key
+        reply.message.content = RecordDict(
+            {
+                key if name == KEY else name: model if name == KEY else record
+                for name, record in reply.content.items()
+            }
+        )
     return reply.message
 
 
