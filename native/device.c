@@ -898,6 +898,7 @@ static void open_bytes(struct initial *initial, struct reader *in, uint32_t size
 /* Read and check an initial model. Returns a code. */
 static int open_initial(const ft_device *client, struct initial *initial, struct reader *in)
 {
+    memset(initial, 0, sizeof *initial);
     initial->encoding = take_byte(in);
     if (!in->bad && initial->encoding == HALF) {
         open_halves(initial, in, client->size);

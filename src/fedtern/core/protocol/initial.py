@@ -25,6 +25,7 @@ Precision = Literal["exact", "float16", "int8"]
 # The first byte of an encoded initial model.
 _FLOAT16 = 1
 _INT8 = 2
+_PRECISIONS: dict[int, Precision] = {_FLOAT16: "float16", _INT8: "int8"}
 _LEVELS = 127
 _MAX_SCALE = 2.0**93  # so that every weight stays below 2**100
 
@@ -64,6 +65,19 @@ def read_initial(reader: Reader, layout: Layout) -> Vector:
     if kind == _INT8:
         return _read_rows(reader, layout)
     raise DecodeError(f"unknown encoding {kind} of the initial model")
+
+
+def initial_precision(data: bytes) -> Precision:
+    """Return the precision of an encoded initial model.
+
+    Raises:
+        DecodeError: the bytes are not an encoded initial model.
+
+    """
+    kind = Reader(data).byte()
+    if kind not in _PRECISIONS:
+        raise DecodeError(f"unknown encoding {kind} of the initial model")
+    return _PRECISIONS[kind]
 
 
 def round_initial(weights: Vector, layout: Layout, precision: Precision) -> Vector:
