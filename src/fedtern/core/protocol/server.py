@@ -347,6 +347,8 @@ class Server:
         self._replica.advance(broadcast.update, broadcast.next_stamp, broadcast.carried)
         self._last_counted.update(dict.fromkeys(broadcast.counted, self.round))
         self._history.append(broadcast)
+        if not self._history.is_complete:
+            self._initial = None  # of no use without all broadcasts since
         self._uploads = {}
         self.cohort = broadcast.cohort
         self.round += 1
