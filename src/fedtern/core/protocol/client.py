@@ -22,7 +22,7 @@ from fedtern.core.protocol.replica import Replica
 from fedtern.core.protocol.terms import Terms, initial_stamp
 from fedtern.core.protocol.uplink import Uplink
 from fedtern.core.snapshot import Snapshot, pack_blobs, unpack_blobs
-from fedtern.core.template import STATISTICS, Arrays, Carry, NamedModel, Template
+from fedtern.core.template import STATISTICS, Arrays, Carry, NamedModel, Template, Ties
 from fedtern.core.updates import Update
 from fedtern.core.wire import check_id
 
@@ -87,8 +87,9 @@ class Client:
         carry: Carry = "average",
         carried: Sequence[str] = STATISTICS,
         trainable: Sequence[str] = ("*",),
-        detect_ties: bool = True,
+        detect_ties: Ties = True,
         overflow: Overflow = "refuse",
+        bfloat16: Sequence[str] = (),
         **options: Any,
     ) -> Client:
         """Make a client from named arrays of any dtype, such as a state dict in NumPy.
@@ -102,8 +103,9 @@ class Client:
             carry: see ``Template.of``, like the following ones; the same as on the server.
             carried: patterns of the names of floating-point tensors that are not trained.
             trainable: patterns of the names of trained tensors.
-            detect_ties: whether two tensors with the same values are one.
+            detect_ties: which tensors are one tensor with several names.
             overflow: what to do with a weight that is too large for the dtype of its tensor.
+            bfloat16: patterns of the names of uint16 arrays that hold the bits of bfloat16 values.
             options: further arguments of ``Client``.
 
         Returns:
@@ -117,6 +119,7 @@ class Client:
             trainable=trainable,
             detect_ties=detect_ties,
             overflow=overflow,
+            bfloat16=bfloat16,
         )
         parts = template.split(arrays)
         if is_initial:
@@ -421,7 +424,8 @@ class Client:
         self._replica = replica
         self._uplink = uplink
         if self._model is not None:
-            self._model.local = snapshot.copies_with_prefix("local.")
+            # A snapshot of a client with a flat vector has no local tensors.
+            self._model.local |= snapshot.copies_with_prefix("local.")
 
     def replay(self, record: bytes) -> None:
         """Apply a message again that was received before a restart."""

@@ -11,10 +11,12 @@ import math
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtern.core.dtypes import from_float32
 from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout, Vector
+from fedtern.core.updates.factors import matrix_shapes
 from fedtern.core.wire import Reader, check_floats, floats
 
 Precision = Literal["exact", "float16", "int8"]
@@ -23,14 +25,16 @@ Precision = Literal["exact", "float16", "int8"]
 # The first byte of an encoded initial model.
 _FLOAT16 = 1
 _INT8 = 2
+_PRECISIONS: dict[int, Precision] = {_FLOAT16: "float16", _INT8: "int8"}
 _LEVELS = 127
+_MAX_SCALE = 2.0**93  # so that every weight stays below 2**100
 
 
 def encode_initial(weights: Vector, layout: Layout, precision: Precision) -> bytes | None:
     """Encode initial weights; None if they are sent exactly, as any other model.
 
     Raises:
-        NonFiniteError: a weight is too large for float16.
+        NonFiniteError: a weight is too large for the precision.
         ValueError: the precision is unknown.
 
     """
@@ -63,6 +67,19 @@ def read_initial(reader: Reader, layout: Layout) -> Vector:
     raise DecodeError(f"unknown encoding {kind} of the initial model")
 
 
+def initial_precision(data: bytes) -> Precision:
+    """Return the precision of an encoded initial model.
+
+    Raises:
+        DecodeError: the bytes are not an encoded initial model.
+
+    """
+    kind = Reader(data).byte()
+    if kind not in _PRECISIONS:
+        raise DecodeError(f"unknown encoding {kind} of the initial model")
+    return _PRECISIONS[kind]
+
+
 def round_initial(weights: Vector, layout: Layout, precision: Precision) -> Vector:
     """Return the weights that both sides start from.
 
@@ -72,24 +89,24 @@ def round_initial(weights: Vector, layout: Layout, precision: Precision) -> Vect
     return weights if data is None else read_initial(Reader(data), layout)
 
 
-def _rows(layout: Layout) -> list[int]:
-    """Return the number of values in each row of each tensor; a vector is a single row."""
-    lengths: list[int] = []
-    for shape in layout.shapes:
-        size = math.prod(shape)
-        count = shape[0] if len(shape) > 1 and size else min(size, 1)
-        lengths += [size // count] * count if count else []
-    return lengths
+def _row_lengths(layout: Layout) -> NDArray[np.int64]:
+    """Return the number of values in each row: the first axis of a tensor by all others."""
+    shapes = [shape for shape in matrix_shapes(layout) if math.prod(shape)]
+    rows = np.array([rows for rows, _ in shapes], np.int64)
+    return np.repeat(np.array([columns for _, columns in shapes], np.int64), rows)
 
 
 def _encode_rows(weights: Vector, layout: Layout) -> bytes:
     """Encode one scale per row, then one byte per value."""
-    lengths = np.array(_rows(layout), np.int64)
+    lengths = _row_lengths(layout)
     if not lengths.size:
         return b""
     starts = np.cumsum(lengths) - lengths
     largest = np.maximum.reduceat(np.abs(weights), starts)
     scales = (largest / np.float32(_LEVELS)).astype(np.float32)
+    if (scales > _MAX_SCALE).any():
+        index = int(np.argmax(np.abs(weights)))
+        raise layout.non_finite_error(index, float(weights[index]))
     divisors = np.where(scales > 0, scales, np.float32(1))
     levels = np.rint(weights / np.repeat(divisors, lengths))
     values: bytes = np.clip(levels, -_LEVELS, _LEVELS).astype(np.int8).tobytes()
@@ -97,9 +114,11 @@ def _encode_rows(weights: Vector, layout: Layout) -> bytes:
 
 
 def _read_rows(reader: Reader, layout: Layout) -> Vector:
-    lengths = np.array(_rows(layout), np.int64)
+    lengths = _row_lengths(layout)
     scales = reader.floats(lengths.size)
-    if not ((scales >= 0) & (scales <= 2.0**100)).all():
-        raise DecodeError("the scales of the initial model must be in [0, 2**100]")
     levels = np.frombuffer(reader.take(layout.size), np.int8)
+    if not ((scales >= 0) & (scales <= _MAX_SCALE)).all():
+        raise DecodeError("the scales of the initial model must be in [0, 2**93]")
+    if (levels < -_LEVELS).any():
+        raise DecodeError("the levels of the initial model must be in [-127, 127]")
     return np.repeat(scales, lengths) * levels.astype(np.float32)
