@@ -15,10 +15,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtern import Client, DurableClient, Server, Store, Template, stc
+from fedtern.core.protocol.initial import Precision
 
 
 def memory(field: str) -> int:
@@ -49,13 +52,13 @@ class Steps:
         self.rows.append((name, seconds, peak, kept))
 
 
-def model_of(size: int, dtype: str) -> dict[str, np.ndarray]:
+def model_of(size: int, dtype: str) -> dict[str, NDArray[Any]]:
     """Return layers of a million weights, with statistics, of about this size."""
     rng = np.random.default_rng(0)
     side = min(1000, int(size**0.5))
     layers = max(1, size // side**2)
     noise = rng.standard_normal((side, side), np.float32)
-    model: dict[str, np.ndarray] = {}
+    model: dict[str, NDArray[Any]] = {}
     for i in range(layers):
         model[f"{i}.weight"] = (noise * np.float32(1 + i / layers)).astype(dtype)
         model[f"{i}.running_mean"] = np.zeros(side, np.float32)
@@ -63,7 +66,8 @@ def model_of(size: int, dtype: str) -> dict[str, np.ndarray]:
     return model
 
 
-def measure(size: int, dtype: str, initial: str) -> tuple[int, Steps]:
+def measure(size: int, dtype: str, initial: Precision) -> tuple[int, Steps]:
+    """Run two rounds and measure each step."""
     model = model_of(size, dtype)
     template = Template.of(model)
     steps = Steps(4 * template.layout.size)
@@ -84,7 +88,7 @@ def measure(size: int, dtype: str, initial: str) -> tuple[int, Steps]:
     with steps.step("Client.send_arrays"):
         client.send_arrays(joined)
     with steps.step("Server.receive"):
-        server.receive(0, client.pending)
+        server.receive(0, client.pending or b"")
     with steps.step("Server.finish_round"):
         broadcast = server.finish_round()
     with steps.step("Client.receive"):
@@ -102,7 +106,7 @@ def measure(size: int, dtype: str, initial: str) -> tuple[int, Steps]:
     with steps.step("Client.receive of a whole model"):
         newcomer.receive(catch_up.data)
     del newcomer, catch_up
-    server.receive(0, client.pending)
+    server.receive(0, client.pending or b"")
     client.receive(server.finish_round().data)
     with tempfile.TemporaryDirectory() as directory, Store(Path(directory)) as store:
         durable = DurableClient(client, store)
@@ -114,8 +118,14 @@ def measure(size: int, dtype: str, initial: str) -> tuple[int, Steps]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=100_000_000, help="Number of parameters.")
-    parser.add_argument("--dtype", default="float32", help="Dtype of the arrays.")
-    parser.add_argument("--initial", default="exact", help="Precision of the initial model.")
+    dtypes = ("float16", "float32", "float64")
+    parser.add_argument("--dtype", default="float32", choices=dtypes, help="Dtype of the arrays.")
+    parser.add_argument(
+        "--initial",
+        default="exact",
+        choices=get_args(Precision),
+        help="Precision of the initial model.",
+    )
     parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     options = parser.parse_args()
     size, steps = measure(options.size, options.dtype, options.initial)
