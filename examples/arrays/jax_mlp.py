@@ -22,7 +22,7 @@ def logits(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
 
 def step(p: dict[str, jax.Array], x: jax.Array, y: jax.Array) -> dict[str, jax.Array]:
     grads = jax.grad(lambda p: -jax.nn.log_softmax(logits(p, x))[jnp.arange(len(y)), y].mean())(p)
-    return jax.tree.map(lambda w, g: w - g.astype(w.dtype) / 50, p, grads)
+    return {name: p[name] - grads[name] / 50 for name in p}
 
 
 train = jax.jit(step)
