@@ -151,9 +151,10 @@ class Client:
 
         """
         model = self._named_model()
+        self._refuse_second_upload()
         delta = model.template.delta(arrays, self.weights)
         parts = model.template.carried_and_local(arrays)
-        sent = self.send_delta(delta, carried=parts.carried)
+        sent = self._send(delta, None, parts.carried)
         model.local = parts.local
         return sent
 
@@ -217,7 +218,7 @@ class Client:
         # Values that are not finite are refused later, with the name of their tensor.
         with np.errstate(over="ignore", invalid="ignore"):
             new = self._to_vector(new_weights, "new_weights")
-            return self.send_delta(new - self._replica.weights, moments, carried)
+            return self._send(new - self._replica.weights, moments, carried)
 
     def send_delta(
         self,
@@ -228,12 +229,18 @@ class Client:
         """Like ``send``, given the change of the weights."""
         self._refuse_second_upload()
         with np.errstate(over="ignore"):
-            own = np.array(self._to_vector(delta, "delta"))  # the feedback rule may overwrite it
+            own = np.array(self._to_vector(delta, "delta"))
+        return self._send(own, moments, carried)
+
+    def _send(
+        self, delta: Vector, moments: ArrayLike | None, carried: Mapping[str, ArrayLike] | None
+    ) -> Sent:
+        """Make the upload from a delta that the feedback rule may overwrite."""
         values = (
             self._replica.carried if carried is None else check_carried(carried, self.terms.layout)
         )
         changed = changed_values(values, self._replica.carried)
-        update, state = self._uplink.compress(own, self.round, self._check_moments(moments))
+        update, state = self._uplink.compress(delta, self.round, self._check_moments(moments))
         return self._uplink.seal(update, state, self._replica.stamp, self.round, changed)
 
     def _refuse_second_upload(self) -> None:
