@@ -435,7 +435,7 @@ def test_central_privacy_clips_and_adds_noise_inside(tmp_path, adaptive):
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
-def test_clipping_on_nodes_works_as_an_inner_mod(tmp_path, adaptive):
+def test_clipping_on_nodes_works_as_an_inner_mod_with_a_warning(tmp_path, flower_log, adaptive):
     step = returning(lambda _name, array, _number: array + np.float32(5))
     if adaptive:
         private = strategies.DifferentialPrivacyClientSideAdaptiveClipping(
@@ -453,6 +453,7 @@ def test_clipping_on_nodes_works_as_an_inner_mod(tmp_path, adaptive):
         node.evaluate(mods=[compression()])(evaluate)
         made.append(node)
     result = run(tmp_path, made, Compressed(private, LOSSLESS), initial(), 1)
+    assert "so that the privacy budget does not hold; use the server-side" in flower_log.text
     moved = np.concatenate([array.ravel() for array in values(result).values()])
     assert 0.1 < np.linalg.norm(moved) < 20
     if not adaptive:

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from logging import ERROR, INFO
+from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any, cast
 
@@ -246,6 +246,7 @@ class Compressed(Strategy):
             if earlier_rounds:
                 name = session.spec.federation
                 log(INFO, "fedtern: %s continues after round %s", name, earlier_rounds)
+            _warn_of_clipping_on_nodes(self._strategy)
             session.totals.start(session.spec, earlier_rounds)
             given: dict[str, Any] = {
                 "train_config": train_config,
@@ -670,6 +671,22 @@ def _renumber(result: Result, earlier_rounds: int) -> None:
         renumbered = {round + earlier_rounds: value for round, value in metrics.items()}
         metrics.clear()
         metrics.update(renumbered)
+
+
+def _warn_of_clipping_on_nodes(strategy: object) -> None:
+    """Warn if the privacy of a strategy depends on the size of what nodes send."""
+    names = (
+        "DifferentialPrivacyClientSideFixedClipping",
+        "DifferentialPrivacyClientSideAdaptiveClipping",
+    )
+    if type(strategy).__name__ in names:
+        log(
+            WARNING,
+            "fedtern: %s clips the change of one round, but an upload also has what earlier uploads"
+            " left out and can be larger, so that the privacy budget does not hold; use the"
+            " server-side wrapper",
+            type(strategy).__name__,
+        )
 
 
 def _check_carry(carry: str) -> Any:
