@@ -40,6 +40,8 @@ class Client:
         initial: the same precision of the initial weights as the server's.
         federation: the same name as the server's.
         seed: random seed of the methods that use one.
+        copy: False to let the client change ``weights`` itself, if they are a float32 vector. This
+            saves memory.
 
     """
 
@@ -54,10 +56,11 @@ class Client:
         initial: Precision = "exact",
         federation: str = "",
         seed: int = 0,
+        copy: bool = True,
     ) -> None:
         if layout is None and weights is None:
             raise ValueError("Pass the layout or the initial weights, which determine the size.")
-        vector = None if weights is None else copy_vector(weights, layout)
+        vector = None if weights is None else copy_vector(weights, layout, copy=copy)
         if layout is None and vector is not None:
             layout = Layout.flat(vector.size)
         assert layout is not None  # one of the two was given
@@ -123,7 +126,8 @@ class Client:
         )
         parts = template.split(arrays)
         if is_initial:
-            options = {**options, "weights": parts.weights, "carried": parts.carried}
+            given = {"weights": parts.weights, "carried": parts.carried, "copy": False}
+            options = {**options, **given}
         client = cls(client_id, method, template.layout, **options)
         client._model = NamedModel(template, parts.local, template.fixed(arrays))
         return client
@@ -151,9 +155,10 @@ class Client:
 
         """
         model = self._named_model()
+        self._refuse_second_upload()
         delta = model.template.delta(arrays, self.weights)
         parts = model.template.carried_and_local(arrays)
-        sent = self.send_delta(delta, carried=parts.carried)
+        sent = self._send(delta, None, parts.carried)
         model.local = parts.local
         return sent
 
@@ -217,7 +222,7 @@ class Client:
         # Values that are not finite are refused later, with the name of their tensor.
         with np.errstate(over="ignore", invalid="ignore"):
             new = self._to_vector(new_weights, "new_weights")
-            return self.send_delta(new - self._replica.weights, moments, carried)
+            return self._send(new - self._replica.weights, moments, carried)
 
     def send_delta(
         self,
@@ -228,12 +233,18 @@ class Client:
         """Like ``send``, given the change of the weights."""
         self._refuse_second_upload()
         with np.errstate(over="ignore"):
-            own = np.array(self._to_vector(delta, "delta"))  # the feedback rule may overwrite it
+            own = np.array(self._to_vector(delta, "delta"))
+        return self._send(own, moments, carried)
+
+    def _send(
+        self, delta: Vector, moments: ArrayLike | None, carried: Mapping[str, ArrayLike] | None
+    ) -> Sent:
+        """Make the upload from a delta that the feedback rule may overwrite."""
         values = (
             self._replica.carried if carried is None else check_carried(carried, self.terms.layout)
         )
         changed = changed_values(values, self._replica.carried)
-        update, state = self._uplink.compress(own, self.round, self._check_moments(moments))
+        update, state = self._uplink.compress(delta, self.round, self._check_moments(moments))
         return self._uplink.seal(update, state, self._replica.stamp, self.round, changed)
 
     def _refuse_second_upload(self) -> None:

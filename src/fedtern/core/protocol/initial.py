@@ -7,8 +7,8 @@ row of a tensor. It then starts from the rounded weights itself, so that nothing
 
 from __future__ import annotations
 
-import math
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from fedtern.core.dtypes import from_float32
 from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.updates.factors import matrix_shapes
-from fedtern.core.wire import Reader, check_floats, floats
+from fedtern.core.wire import Reader, check_floats, floats_view
 
 Precision = Literal["exact", "float16", "int8"]
 """How precisely the initial weights are sent."""
@@ -41,13 +41,15 @@ def encode_initial(weights: Vector, layout: Layout, precision: Precision) -> byt
     if precision == "exact":
         return None
     if precision == "float16":
-        parts = [
-            from_float32(tensor, "float16", "refuse", name).astype("<f2", copy=False).tobytes()
-            for name, tensor in layout.unflatten(weights).items()
-        ]
-        return bytes([_FLOAT16]) + b"".join(parts)
+        narrow = np.empty(layout.size, "<f2")
+        end = 0
+        for name, tensor in layout.unflatten(weights).items():
+            start, end = end, end + tensor.size
+            narrow[start:end] = from_float32(tensor, "float16", "refuse", name).reshape(-1)
+        return b"".join((bytes([_FLOAT16]), narrow.data))
     if precision == "int8":
-        return bytes([_INT8]) + _encode_rows(weights, layout)
+        scales, levels = _to_rows(weights, layout)
+        return b"".join((bytes([_INT8]), floats_view(scales), levels.data))
     raise ValueError(f'initial must be "exact", "float16" or "int8", got {precision!r}')
 
 
@@ -60,7 +62,7 @@ def read_initial(reader: Reader, layout: Layout) -> Vector:
     """
     kind = reader.byte()
     if kind == _FLOAT16:
-        narrow = np.frombuffer(reader.take(2 * layout.size), "<f2")
+        narrow = reader.array("<f2", layout.size)
         return check_floats(narrow.astype(np.float32), layout.name_at)
     if kind == _INT8:
         return _read_rows(reader, layout)
@@ -89,36 +91,48 @@ def round_initial(weights: Vector, layout: Layout, precision: Precision) -> Vect
     return weights if data is None else read_initial(Reader(data), layout)
 
 
-def _row_lengths(layout: Layout) -> NDArray[np.int64]:
-    """Return the number of values in each row: the first axis of a tensor by all others."""
-    shapes = [shape for shape in matrix_shapes(layout) if math.prod(shape)]
-    rows = np.array([rows for rows, _ in shapes], np.int64)
-    return np.repeat(np.array([columns for _, columns in shapes], np.int64), rows)
+def _matrices(vector: NDArray[Any], layout: Layout) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """Yield the rows of each tensor that has values: their numbers, and a view of the values."""
+    row = at = 0
+    for rows, columns in matrix_shapes(layout):
+        if rows * columns:
+            yield slice(row, row + rows), vector[at : at + rows * columns].reshape(rows, columns)
+            row += rows
+            at += rows * columns
 
 
-def _encode_rows(weights: Vector, layout: Layout) -> bytes:
-    """Encode one scale per row, then one byte per value."""
-    lengths = _row_lengths(layout)
-    if not lengths.size:
-        return b""
-    starts = np.cumsum(lengths) - lengths
-    largest = np.maximum.reduceat(np.abs(weights), starts)
-    scales = (largest / np.float32(_LEVELS)).astype(np.float32)
+def _count_rows(layout: Layout) -> int:
+    return sum(rows for rows, columns in matrix_shapes(layout) if columns)
+
+
+def _to_rows(weights: Vector, layout: Layout) -> tuple[Vector, NDArray[np.int8]]:
+    """Return one scale per row, and one level per value."""
+    scales = np.empty(_count_rows(layout), np.float32)
+    levels = np.empty(layout.size, np.int8)
+    # Tensor by tensor, so that no temporary array is as large as the model.
+    for (rows, values), (_, out) in zip(
+        _matrices(weights, layout), _matrices(levels, layout), strict=True
+    ):
+        largest = np.maximum(np.abs(values.max(axis=1)), np.abs(values.min(axis=1)))
+        scale = (largest / np.float32(_LEVELS)).astype(np.float32)
+        scales[rows] = scale
+        quotients = values / np.where(scale > 0, scale, np.float32(1))[:, None]
+        np.rint(quotients, out=quotients)
+        out[...] = np.clip(quotients, -_LEVELS, _LEVELS, out=quotients)
     if (scales > _MAX_SCALE).any():
         index = int(np.argmax(np.abs(weights)))
         raise layout.non_finite_error(index, float(weights[index]))
-    divisors = np.where(scales > 0, scales, np.float32(1))
-    levels = np.rint(weights / np.repeat(divisors, lengths))
-    values: bytes = np.clip(levels, -_LEVELS, _LEVELS).astype(np.int8).tobytes()
-    return floats(scales) + values
+    return scales, levels
 
 
 def _read_rows(reader: Reader, layout: Layout) -> Vector:
-    lengths = _row_lengths(layout)
-    scales = reader.floats(lengths.size)
-    levels = np.frombuffer(reader.take(layout.size), np.int8)
+    scales = reader.floats(_count_rows(layout))
+    levels = reader.array("i1", layout.size)
     if not ((scales >= 0) & (scales <= _MAX_SCALE)).all():
         raise DecodeError("the scales of the initial model must be in [0, 2**93]")
-    if (levels < -_LEVELS).any():
+    if levels.min(initial=0) < -_LEVELS:
         raise DecodeError("the levels of the initial model must be in [-127, 127]")
-    return np.repeat(scales, lengths) * levels.astype(np.float32)
+    weights = levels.astype(np.float32)
+    for rows, values in _matrices(weights, layout):
+        np.multiply(values, scales[rows, None], out=values)
+    return weights
