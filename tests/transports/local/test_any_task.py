@@ -1,4 +1,4 @@
-"""Federations of models with buffers, other dtypes, losses and optimisers: the same bytes always."""
+"""Federations of models with buffers, other dtypes, losses and optimisers."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_callbacks_are_called_in_order(tmp_path, monkeypatch):
         )
     )
     saved = ("checkpoint", "checkpoint.safetensors")
-    assert recorder.calls == [("round", 1), saved, ("evaluation", 2), ("round", 2), saved]
+    assert recorder.calls == [("round", 1), saved, ("evaluation", 2), ("round", 2)]
 
 
 def test_a_callback_that_stops_between_evaluations_leads_to_a_last_evaluation():

@@ -170,7 +170,7 @@ def test_the_run_directory_can_be_reported(tmp_path):
     page = render([run])
     assert "Perplexity against iterations" in page
     assert f"reached perplexity {last.metrics['perplexity']:.3g}" in page
-    assert "Accuracy" not in page
+    assert "Accuracy against" not in page
 
 
 def fedtern_metric(name: str, best: str) -> Metric:
