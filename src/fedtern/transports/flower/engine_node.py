@@ -19,7 +19,7 @@ from fedtern.runs import Experiment
 from fedtern.training.tasks import get_task
 from fedtern.transports.flower.federation_spec import FederationSpec
 from fedtern.transports.flower.mod import find_request
-from fedtern.transports.flower.node import Node, WorkResult
+from fedtern.transports.flower.node import InitialModel, Node, WorkResult
 from fedtern.transports.local.trainers import choose_trainer, make_local_training
 
 _TRAINING = "training"  # key of the record, and of the snapshot in it
@@ -82,7 +82,7 @@ def _handle(
     if data is None:
         raise ValueError("the message has no request of fedtern")
     loaded = _load(experiment_json, data_dir)
-    node = Node(message, context, lambda _spec: loaded.initial_weights)
+    node = Node(message, context, lambda _spec: InitialModel(loaded.initial_weights))
     return node.handle(data, partial(_train, loaded, message, context))
 
 
