@@ -145,7 +145,7 @@ def simulate(
     4.0
 
     """
-    given = {
+    given: dict[str, Any] = {
         "loss": loss,
         "metrics": metrics,
         "optimizer": optimizer,
@@ -561,7 +561,7 @@ def _named_task(
                 f"{argument} must not be set for task {name!r}, which has its own; leave it out, or"
                 " pass a module and a Dataset"
             )
-    return task, Loaded(task.load(data))
+    return task, Loaded(task.load(None if data is None else Path(data)))
 
 
 def _own_task(
