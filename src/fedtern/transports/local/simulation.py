@@ -173,10 +173,12 @@ def simulate(
         raise ValueError(
             f"iterations and evaluate_every must be at least 1, got {total} and {evaluate_every}"
         )
-    sgd = Sgd(
-        _or_default(learning_rate, task.learning_rate),
-        _or_default(momentum, task.momentum),
-        _or_default(weight_decay, task.weight_decay),
+    sgd = task.check_sgd(
+        Sgd(
+            _or_default(learning_rate, task.learning_rate),
+            _or_default(momentum, task.momentum),
+            _or_default(weight_decay, task.weight_decay),
+        )
     )
     dataset = loaded.dataset
     split = place.split_dataset(dataset, seed) if loaded.split is None else loaded.split
