@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -214,7 +213,7 @@ def simulate(
         workers=0 if threads > 1 else workers,
     )
     try:
-        plan = Plan(task, dataset, split, total, every, seed, threads)
+        plan = Plan(task, dataset, split, total, every, threads)
         return Simulation(federation, plan, check_callbacks(callbacks), run)
     except BaseException:
         federation.close()
@@ -231,7 +230,6 @@ class Plan:
         split: the training examples of each client.
         iterations: local iterations in total.
         evaluate_every: local iterations between evaluations.
-        seed: seed of the model.
         threads: number of torch threads.
 
     """
@@ -241,7 +239,6 @@ class Plan:
     split: Split
     iterations: int
     evaluate_every: int
-    seed: int
     threads: int = 1
 
 
@@ -330,9 +327,9 @@ class Simulation(Iterator[Evaluation]):
     @property
     def model(self) -> nn.Module:
         """A copy of the model with its current weights, on the CPU and in evaluation mode."""
-        module = copy.deepcopy(self._plan.task.build(self._plan.seed)).cpu()
+        module = self._federation.model.copy_module()
         module.load_state_dict(self.weights, strict=False)
-        return module.eval()
+        return module
 
     def close(self) -> None:
         """Stop training and its worker processes. With a run directory, write a checkpoint."""
