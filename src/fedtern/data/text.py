@@ -8,17 +8,24 @@ same version.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtern.core.errors import MissingDataError
+from fedtern.data.dataset import Dataset
 
 CONTEXT = 64
 """Number of bytes in an example."""
 
+_MODULES = (
+    "argparse", "configparser", "difflib", "inspect", "optparse", "pickle", "subprocess", "tarfile",
+    "threading", "typing",
+)  # fmt: skip
 _MINIMUM_BYTES = 1000  # a shorter document has too few examples for a client
 _TEST_SHARE = 10  # one example in ten is for testing
 
@@ -65,6 +72,25 @@ def python_documents() -> tuple[Document, ...]:
             "this Python has no pydoc_data.topics; install the full standard library"
         ) from error
     return distinct_documents(topics, _MINIMUM_BYTES)
+
+
+def python_sources() -> tuple[Document, ...]:
+    """Return the source of some modules of the standard library, for a pretrained model.
+
+    Raises:
+        MissingDataError: this Python was installed without the sources of its modules.
+
+    """
+    try:
+        return tuple(
+            Document(name, inspect.getsource(importlib.import_module(name)).encode())
+            for name in _MODULES
+        )
+    except OSError as error:
+        raise MissingDataError(
+            f"this Python has no sources of its modules ({error}); install the full standard"
+            " library"
+        ) from error
 
 
 def distinct_documents(texts: Mapping[str, str], minimum: int) -> tuple[Document, ...]:
@@ -134,3 +160,15 @@ def _windows(parts: Sequence[NDArray[np.uint8]]) -> Windows:
     rows = np.concatenate(parts).astype(np.int64)
     numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     return Windows(rows[:, :-1], rows[:, 1:], numbers)
+
+
+def python_topics(data_dir: str | Path | None = None) -> Dataset:
+    """Load the documents of this Python, in examples of 64 bytes; targets are the next bytes.
+
+    Groups are the documents. The text is part of Python, so ``data_dir`` is ignored.
+    """
+    train, test = split_windows(python_documents())
+    return Dataset(
+        "python-topics", train.inputs, train.targets, test.inputs, test.targets, num_classes=None,
+        groups=train.documents, standardise=False,
+    )  # fmt: skip
