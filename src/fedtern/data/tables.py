@@ -15,6 +15,9 @@ TARGET_MEAN = 152.0
 TARGET_SCALE = 77.0
 """Divides the progression of diabetes, so that targets have a variance of about 1."""
 
+TEST_VARIANCE = 1.0519276
+"""Variance of the test targets of ``diabetes``."""
+
 _NUM_TEST_PATIENTS = 82
 
 
