@@ -125,8 +125,8 @@ def test_saved_model_loads_into_torch_with_the_reported_accuracy(fedtern, tmp_pa
     model = task.build(seed=1)
     _, test = task.examples(task.load(None), "cpu")
     model.load_state_dict(safetensors.load_file(tmp_path / run["run"] / "model.safetensors"))
-    loss, accuracy = FlatModel(model).evaluate(test)
-    assert (loss, accuracy) == pytest.approx((run["loss"], run["accuracy"]))
+    loss, metrics = FlatModel(model).evaluate(test)
+    assert (loss, metrics["accuracy"]) == pytest.approx((run["loss"], run["accuracy"]))
 
 
 def test_tasks_lists_every_task_with_its_parameters(fedtern):

@@ -91,14 +91,17 @@ def test_sparse_gradients_and_unused_parameters_are_supported():
     assert np.flatnonzero(changed).tolist() == list(range(4, 12))
 
 
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (
-            nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)),
-            r"has a buffer 1.running_mean; clients do not exchange buffers",
-        ),
-        (nn.Linear(2, 2).double(), "parameter weight is torch.float64; only float32"),
+        (nn.LazyLinear(2), "parameter weight has no shape yet; call the model once on a batch"),
+        (Complex(), "tensor 'weight' is complex64; supported are float16"),
         (nn.Flatten(), "no trainable parameters"),
     ],
 )

@@ -21,7 +21,7 @@ from fedtern.cli.options import (
     command_line,
     with_options,
 )
-from fedtern.cli.progress import RunProgress, against_dense, speed, summary
+from fedtern.cli.progress import RunProgress, against_dense, quality, speed, summary
 from fedtern.cli.signals import interruptible
 from fedtern.cli.terminal import console, report_errors
 from fedtern.core.errors import MissingExtraError
@@ -215,14 +215,15 @@ def _write_report(paths: list[Path], out: Path) -> Path | None:
 
 
 def _print_table(results: list[Result]) -> None:
-    columns = ("method", "accuracy", "MB up", "MB down", "up vs dense", "down vs dense", "seconds")
+    metric = next((evaluation.primary[0] for _, evaluation, _ in results), "accuracy")
+    columns = ("method", metric, "MB up", "MB down", "up vs dense", "down vs dense", "seconds")
     table = Table(*columns, box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
     for experiment, evaluation, _ in results:
         table.add_row(
             experiment.label,
-            f"{evaluation.accuracy:.2%}",
+            quality(evaluation),
             f"{evaluation.up_bytes_mean / 1e6:.3f}",
             f"{evaluation.down_bytes_mean / 1e6:.3f}",
             *against_dense(evaluation),

@@ -149,6 +149,11 @@ class Layout:
         """The size of all carried tensors in bytes."""
         return sum(tensor.nbytes for tensor in self.carried)
 
+    @property
+    def nbytes(self) -> int:
+        """The size of the model in bytes: trained tensors as float32, carried ones as they are."""
+        return 4 * self.size + self.carried_nbytes
+
     @cached_property
     def digest(self) -> bytes:
         """Three bytes that identify the layout in messages."""

@@ -1,8 +1,8 @@
-"""Tasks: a dataset, a model and the hyperparameters of SGD."""
+"""Tasks: a dataset, a model, a loss and metrics, and how clients train."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,12 +10,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from fedtern.core.dtypes import Overflow
 from fedtern.core.names import look_up
+from fedtern.core.template import Carry
 from fedtern.data import Dataset, load
 from fedtern.data.hyperparameters import TASK_DEFAULTS, TaskDefaults
 from fedtern.training.augment import Augment, CropFlip, Transform, pad
 from fedtern.training.examples import Examples
+from fedtern.training.flat import FlatModel
 from fedtern.training.models import RowLSTM, kws_cnn, logistic, mlp, vgg11s
+from fedtern.training.objective import Loss, Metrics, Objective
+from fedtern.training.optimizers import OptimizerFactory, Schedule
 
 
 @dataclass(frozen=True)
@@ -32,10 +37,29 @@ class Task:
         weight_decay: weight decay of SGD.
         augment: random change to training batches, before they are standardised.
         transform: change to all batches, before they are standardised.
+        loss: from a batch's outputs and targets to the batch's mean loss; by default cross-entropy.
+        metrics: metrics of an evaluation, the primary one first: a list of ``Metric``, or functions
+            by name, where higher values are better. By default accuracy; with another loss, the
+            loss itself is the primary metric.
+        optimizer: makes an optimiser of torch for a list of parameters, instead of SGD with the
+            hyperparameters above. Each client keeps its own state of the optimiser.
+        schedule: factor of the learning rate at each iteration, counted from 0.
+        carry: how the server combines buffers, such as the statistics of batch normalisation:
+            "average", "latest", or "local" to keep them on each client.
+        trainable: patterns of the names of the parameters to train; others stay as they are.
+        overflow: what to do with a weight that is too large for the dtype of its parameter:
+            "refuse" or "saturate".
 
     Raises:
-        ValueError: a hyperparameter is out of range.
+        ValueError: a hyperparameter is out of range, or a metric is invalid.
 
+    >>> from fedtern.training import Metric
+    >>> from torch.nn.functional import l1_loss, mse_loss
+    >>> line = Dataset("line", [[0.0], [1.0]], [[1.0], [3.0]], [[2.0]], [[5.0]], num_classes=None)
+    >>> task = Task("line", line, partial(nn.Linear, 1, 1), 0.1, 100, loss=mse_loss,
+    ...             metrics=[Metric("mae", l1_loss, best="lower")])
+    >>> task.objective.primary
+    MetricSpec(name='mae', best='lower')
     """
 
     name: str
@@ -47,11 +71,28 @@ class Task:
     weight_decay: float = 0.0
     augment: Augment | None = None
     transform: Transform | None = None
+    loss: Loss | None = None
+    metrics: Metrics | None = None
+    optimizer: OptimizerFactory | None = None
+    schedule: Schedule | None = None
+    carry: Carry = "average"
+    trainable: Sequence[str] = ("*",)
+    overflow: Overflow = "refuse"
 
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("name must not be empty")
         _ = self.defaults  # raises if a hyperparameter is out of range
+        _ = self.objective  # raises if a metric is invalid
+        for field in ("optimizer", "schedule"):
+            value = getattr(self, field)
+            if value is not None and not callable(value):
+                raise ValueError(f"{field} must be a function, got {value!r}")
+
+    @property
+    def objective(self) -> Objective:
+        """Loss and metrics."""
+        return Objective.of(self.loss, self.metrics)
 
     @property
     def defaults(self) -> TaskDefaults:
@@ -74,6 +115,22 @@ class Task:
             torch.manual_seed(seed)
             return self.model()
 
+    def flat_model(self, seed: int, device: torch.device | str = "cpu") -> FlatModel:
+        """Return a new model, ready to be trained and evaluated.
+
+        Raises:
+            ValueError: the model is not supported.
+
+        """
+        return FlatModel(
+            self.build(seed),
+            device,
+            objective=self.objective,
+            carry=self.carry,
+            trainable=self.trainable,
+            overflow=self.overflow,
+        )
+
     def examples(
         self, dataset: Dataset, device: torch.device | str = "cpu"
     ) -> tuple[Examples, Examples]:
@@ -83,7 +140,7 @@ class Task:
             ValueError: the dataset has no test examples.
 
         """
-        if not dataset.test_labels.size:
+        if not len(dataset.test_labels):
             raise ValueError(
                 f"dataset {dataset.name!r} has no test examples; reserve some examples for testing"
             )

@@ -16,7 +16,6 @@ from fedtern.core.snapshot import Snapshot
 from fedtern.federation.client_session import ClientSession, Trainer
 from fedtern.federation.interfaces import ClientLike
 from fedtern.runs import Experiment
-from fedtern.training.flat import FlatModel
 from fedtern.training.tasks import get_task
 from fedtern.transports.flower.federation_spec import FederationSpec
 from fedtern.transports.flower.mod import find_request
@@ -60,7 +59,7 @@ def _load(experiment_json: str, data_dir: str | None) -> _LoadedExperiment:
     dataset = task.load(data_dir)
     # As in the local engine: sums by several threads differ in their last bits.
     torch.set_num_threads(1)
-    model = FlatModel(task.build(experiment.seed))
+    model = task.flat_model(experiment.seed)
     local = make_local_training(
         model,
         task.examples(dataset),
@@ -69,6 +68,8 @@ def _load(experiment_json: str, data_dir: str | None) -> _LoadedExperiment:
         environment,
         experiment.sgd,
         experiment.seed,
+        optimizer=task.optimizer,
+        schedule=task.schedule,
     )
     trainer = choose_trainer(local, workers=0)
     return _LoadedExperiment(trainer, local.split.sizes, model.weights)

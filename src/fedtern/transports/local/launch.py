@@ -78,7 +78,8 @@ def train_run(
         )
         with closing(federation):
             evaluated = _resume(run, federation)
-            run.write_setup(split, dataset, federation.server.terms.layout.size)
+            size = federation.server.terms.layout.size
+            run.write_setup(split, dataset, size, task.objective.primary)
             yield from _train(run, federation, evaluated, checkpoint_seconds, stopped, progress)
 
 
@@ -120,9 +121,7 @@ def _train(
             found = federation.evaluate()
             run.record(found)
             yield found
-        server = federation.server
-        model = server.terms.layout.unflatten(server.weights)
-        run.finish(model, federation.snapshot().digest)
+        run.finish(federation.trained_model().arrays(), federation.snapshot().digest)
     elif federation.resumable:
         _save(run, federation)
 

@@ -17,7 +17,6 @@ from fedtern.data.environment import Environment
 from fedtern.data.hyperparameters import Sgd
 from fedtern.runs import Evaluation
 from fedtern.training.augment import Augment, Transform
-from fedtern.training.flat import FlatModel
 from fedtern.training.tasks import Task, get_task
 from fedtern.transports.local.federation import Federation, evaluations
 
@@ -167,7 +166,7 @@ def federate(
 
     """
     return make(
-        FlatModel(task.build(seed), device),
+        task.flat_model(seed, device),
         task.examples(dataset, device),
         environment.split_dataset(dataset, seed) if split is None else split,
         method,
@@ -177,6 +176,8 @@ def federate(
         memory_bytes=memory_bytes,
         spill_directory=spill_directory,
         workers=workers,
+        optimizer=task.optimizer,
+        schedule=task.schedule,
     )
 
 
