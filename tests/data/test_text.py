@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from fedtern.core.errors import MissingDataError
-from fedtern.data.text import Document, distinct_documents, python_documents, split_windows
+from fedtern.data import load
+from fedtern.data.environment import Environment
+from fedtern.data.text import (
+    Document,
+    distinct_documents,
+    python_documents,
+    python_sources,
+    split_windows,
+)
 
 
 def test_python_has_enough_documents_for_a_federation():
@@ -64,3 +72,33 @@ def test_a_python_without_documentation_is_an_error_that_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(MissingDataError, match=r"no pydoc_data\.topics; install the full standard"):
         python_documents()
+
+
+def test_a_natural_split_gives_each_client_one_document():
+    data = load("python-topics")
+    documents = len(python_documents())
+    environment = Environment(clients=documents, split="natural")
+    split = environment.split_dataset(data, seed=0)
+    owners = [set(data.groups[indices].tolist()) for indices in split.clients]
+    assert all(len(groups) == 1 for groups in owners)
+    assert set().union(*owners) == set(range(documents))
+
+
+def test_more_clients_than_documents_are_an_error_with_the_number_of_documents():
+    environment = Environment(clients=1000, split="natural")
+    with pytest.raises(ValueError, match=r"between 1 and the number of groups, \d+, got 1000"):
+        environment.split_dataset(load("python-topics"), seed=0)
+
+
+def test_less_than_one_test_example_in_a_hundred_is_also_a_training_example():
+    data = load("python-topics")
+    train = {row.tobytes() for row in data.train_inputs}
+    copies = [row for row in data.test_inputs if row.tobytes() in train]
+    assert len(copies) < len(data.test_inputs) / 100
+
+
+def test_sources_of_modules_are_not_documents():
+    names = {document.name for document in python_sources()}
+    assert len(names) == 10
+    assert not names & {document.name for document in python_documents()}
+    assert sum(len(document.text) for document in python_sources()) > 500_000

@@ -16,7 +16,7 @@ TARGET_SCALE = 77.0
 """Divides the progression of diabetes, so that targets have a variance of about 1."""
 
 TEST_VARIANCE = 1.0519276
-"""Variance of the test targets of ``diabetes``."""
+"""Variance of the test targets of ``diabetes``, for the coefficient of determination."""
 
 _NUM_TEST_PATIENTS = 82
 
