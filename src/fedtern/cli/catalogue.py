@@ -18,7 +18,6 @@ from fedtern.core.extras import require
 from fedtern.core.methods import METHODS, Link, Recipe
 from fedtern.core.names import look_up
 from fedtern.report.formatting import format_fraction
-from fedtern.training.flat import FlatModel
 from fedtern.training.tasks import TASKS, get_task
 
 _LOSS = "what is lost"  # a key of the JSON output
@@ -31,7 +30,7 @@ def tasks(as_json: AsJson = False) -> None:
         {
             "task": task.name,
             "dataset": task.dataset if isinstance(task.dataset, str) else task.dataset.name,
-            "parameters": FlatModel(task.build(0)).layout.size,
+            "parameters": task.flat_model(0).layout.size,
             "learning_rate": task.learning_rate,
             "momentum": task.momentum,
             "iterations": task.iterations,
@@ -123,7 +122,7 @@ def split(
         environment = options.environment(participation=1.0)
         dataset = get_task(task).load(data_dir)
         dealt = environment.split_dataset(dataset, seed)
-        counts = dealt.counts(dataset.train_labels, dataset.num_classes)
+        counts = dealt.counts(dataset.classes, dataset.num_classes or 1)
         if plot is not None:
             _plot(counts, plot)
     held = (counts > 0).sum(axis=1)

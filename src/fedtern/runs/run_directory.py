@@ -82,7 +82,8 @@ class RunDirectory:
 
         """
         found = self.evaluations()
-        if not found or found[-1].iteration < self.experiment.iterations:
+        last = self.config.read().get("stopped", self.experiment.iterations)
+        if not found or found[-1].iteration < last:
             problem = "ends early" if found else "is missing or empty"
             raise RunError(
                 f"{self.metrics.path} {problem}, but the run is finished; move {self.path} away to"
@@ -209,18 +210,24 @@ class RunDirectory:
         self.metrics.sync()
         write_atomic(self.checkpoint_path, snapshot.chunks())
 
-    def finish(self, model: Mapping[str, NDArray[Any]], state: str | None = None) -> None:
+    def finish(
+        self,
+        model: Mapping[str, NDArray[Any]],
+        state: str | None = None,
+        stopped: int | None = None,
+    ) -> None:
         """Save the model, mark the run as finished and remove the checkpoint; hold the lock.
 
         Args:
             model: Tensors by name.
             state: Digest of the final state of server and clients, if known.
+            stopped: Iteration at which training ended early; None if it did not.
 
         """
         self.metrics.sync()
         write_atomic(self.model_path, Snapshot(model, {}).chunks())
-        ending = {"finished": True} if state is None else {"finished": True, "state": state}
-        self.config.update(ending)
+        ending = {"finished": True, "state": state, "stopped": stopped}
+        self.config.update({key: value for key, value in ending.items() if value is not None})
         self.remove_old_checkpoint()
 
     def remove_old_checkpoint(self) -> None:

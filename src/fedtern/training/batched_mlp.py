@@ -185,7 +185,7 @@ def _is_plain(local: LocalTraining) -> bool:
         and local.optimizer is None
         and local.model.has_only_float32
         and examples.labels.dim() == 1
-        and examples.factor is not None
+        and (examples.factor is not None or examples.inputs.dtype == torch.float32)
     )
 
 

@@ -195,15 +195,9 @@ def _as_metrics(metrics: Metrics) -> list[Metric]:
             given if isinstance(given, Metric) else Metric(name, given)
             for name, given in metrics.items()
         ]
-    if isinstance(metrics, str) or not isinstance(metrics, Sequence):
+    if not isinstance(metrics, Sequence) or not all(isinstance(m, Metric) for m in metrics):
         raise ValueError(
             "metrics must be a list of fedtern.training.Metric or functions by name, got"
             f" {metrics!r}"
         )
-    for metric in metrics:
-        if not isinstance(metric, Metric):
-            raise ValueError(
-                f"metrics must be a list of fedtern.training.Metric or functions by name, got"
-                f" {metric!r} in the list"
-            )
     return list(metrics)

@@ -49,8 +49,7 @@ def test_a_module_with_arrays_can_be_simulated_and_stays_unchanged():
     assert [evaluation.iteration for evaluation in evaluations] == [25, 50, 60]
     assert evaluations[-1].accuracy > 0.85
     assert torch.equal(model[0].weight, before)
-    trained = {name: torch.from_numpy(weight) for name, weight in simulation.weights.items()}
-    model.load_state_dict(trained)
+    model.load_state_dict(simulation.weights)
     correct = model(torch.from_numpy(inputs[500:])).argmax(1).numpy() == labels[500:]
     assert correct.mean() == pytest.approx(evaluations[-1].accuracy)
 
@@ -58,7 +57,7 @@ def test_a_module_with_arrays_can_be_simulated_and_stays_unchanged():
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((nn.Linear(2, 2),), {}, "a module needs a Dataset as data"),
+        ((nn.Linear(2, 2),), {}, "a module needs data: a fedtern.data.Dataset"),
         (
             ("mlp-digits", sgd()),
             {},
@@ -69,9 +68,10 @@ def test_a_module_with_arrays_can_be_simulated_and_stays_unchanged():
         (("mlp-digits",), {"augment": CropFlip()}, "augment must not be set for task 'mlp"),
         (
             ("mlp-digits",),
-            {"method": "topk"},
-            r"such as fedtern.METHODS\['topk'\]\(\), got 'topk'",
+            {"method": "topkk"},
+            r"Unknown method 'topkk'. Did you mean 'topk'",
         ),
+        (("mlp-digits",), {"method": 3}, r"or a method such as fedtern.stc\(\), got 3"),
         (("mlp-digits",), {"environment": {}}, "must be a fedtern.Environment, got {}"),
         (("mlp-digits",), {"iterations": 0}, "must be at least 1, got 0 and None"),
     ],

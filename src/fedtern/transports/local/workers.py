@@ -204,7 +204,8 @@ def work(
             if kind == Kind.TRAIN:
                 more = _REQUEST.iter_unpack(_read(requests.read, (count - 1) * _REQUEST.size))
                 jobs = [_job(model, vectors, *each) for each in (arguments, *(m[3:] for m in more))]
-                training.train_into(*zip(*jobs, strict=True), model.carried())
+                wanted, outcomes = zip(*jobs, strict=True)
+                training.train_into(wanted, outcomes, model.carried())
             else:
                 local.model.load_buffers(model.buffers())
                 result = evaluate_share(local, *arguments[:2])
