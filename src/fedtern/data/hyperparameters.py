@@ -84,8 +84,8 @@ TASK_DEFAULTS: dict[str, TaskDefaults] = {
     "cnn-kws": TaskDefaults("speech-commands", 0.1, 10_000),
     "vgg11s-cifar10": TaskDefaults("cifar10", 0.016, 20_000, momentum=0.9, weight_decay=5e-5),
     "resnet8-cifar10": TaskDefaults("cifar10", 0.15, 5_000),
-    "transformer-text": TaskDefaults("python-topics", 0.1, 2_000, momentum=0.9),
-    "lora-text": TaskDefaults("python-topics", 0.3, 500, momentum=0.9),
+    "transformer-text": TaskDefaults("python-topics", 0.3, 2_000),
+    "lora-text": TaskDefaults("python-topics", 1.0, 500),
     "mlp-regression": TaskDefaults("diabetes", 0.05, 500),
 }
 """Defaults by task name; the command line uses the first task by default.
