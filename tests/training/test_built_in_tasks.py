@@ -74,6 +74,7 @@ def test_statistics_of_batch_normalisation_are_counted_in_uploads(small_resnet):
     assert statistics < difference < statistics + 150
 
 
+@pytest.mark.slow
 def test_resnet8_learns_from_real_images(real_data):
     few = Environment(clients=10, participation=0.5, batch_size=8, split="iid")
     last = scores("resnet8-cifar10", 60, few, data=real_data)
