@@ -12,7 +12,16 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from fedtern.cli.options import AsJson, DataDir, Seed, SplitOptions, Task, with_options
+from fedtern.cli.options import (
+    AsJson,
+    DataDir,
+    Imports,
+    Seed,
+    SplitOptions,
+    Task,
+    load_tasks,
+    with_options,
+)
 from fedtern.cli.terminal import console, report_errors
 from fedtern.core.extras import require
 from fedtern.core.methods import METHODS, Link, Recipe
@@ -24,8 +33,10 @@ _LOSS = "what is lost"  # a key of the JSON output
 _HEADERS = {_LOSS: "compression error"}  # headers of the table that differ from the JSON key
 
 
-def tasks(as_json: AsJson = False) -> None:
-    """List the built-in tasks."""
+def tasks(imports: Imports = None, as_json: AsJson = False) -> None:
+    """List tasks: the built-in ones, those of installed packages and your own."""
+    with report_errors():
+        load_tasks(imports)
     rows = [
         {
             "task": task.name,
@@ -114,11 +125,13 @@ def split(
     task: Task = "logistic-digits",
     seed: Seed = 0,
     data_dir: DataDir = None,
+    imports: Imports = None,
     plot: Annotated[Path | None, typer.Option(help="PNG or SVG file to draw the split to.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how the data is split among clients."""
     with report_errors():
+        load_tasks(imports)
         environment = options.environment(participation=1.0)
         dataset = get_task(task).load(data_dir)
         dealt = environment.split_dataset(dataset, seed)

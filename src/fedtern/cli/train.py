@@ -19,6 +19,7 @@ from fedtern.cli.options import (
     TaskOption,
     checkpoint_seconds,
     command_line,
+    load_tasks,
     with_options,
 )
 from fedtern.cli.progress import RunProgress, against_dense, quality, speed, summary
@@ -30,6 +31,7 @@ from fedtern.core.names import look_up
 from fedtern.report import write_report
 from fedtern.report.page import check_target
 from fedtern.runs import LOCAL_ENGINE, Evaluation, Experiment, open_run
+from fedtern.training.devices import check_device
 from fedtern.transports.local.federation import Federation
 from fedtern.transports.local.launch import train_run
 
@@ -78,6 +80,7 @@ def run(
             experiment = options.experiment(task, method, strict=True)
         else:
             _check_no_options_with(config, context)
+            load_tasks(options.imports)
             experiment = Experiment.from_toml(config)
         result = _train(experiment, options, resume=resume)
     if options.as_json:
@@ -147,11 +150,7 @@ def _train(experiment: Experiment, options: SimulationOptions, *, resume: bool) 
         typer.Exit: Ctrl-C stopped the run; the exit code is 130.
 
     """
-    try:
-        torch.empty(0, device=options.device)
-    except (AssertionError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"device {options.device!r} cannot be used: {reason}") from None
+    check_device(options.device)
     choose = look_up(options.engine, _ENGINES, "engine")
     make_federation = choose(experiment, options.data_dir, options.device)
     opened = open_run(experiment, options.out, command=command_line(), engine=options.engine)

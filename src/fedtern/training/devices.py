@@ -27,6 +27,6 @@ def check_device(device: torch.device | str) -> torch.device:
     except (AssertionError, NotImplementedError, RuntimeError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ValueError(
-            f'Device {str(found)!r} cannot be used: {reason}. Leave device out, or use "cpu".'
+            f'device {str(found)!r} cannot be used: {reason}; leave device out, or use "cpu"'
         ) from None
     return found

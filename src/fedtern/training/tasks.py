@@ -27,6 +27,7 @@ from fedtern.training.language_model import Transformer
 from fedtern.training.models import RowLSTM, kws_cnn, logistic, mlp, vgg11s
 from fedtern.training.objective import ACCURACY, Loss, Metric, Metrics, Objective
 from fedtern.training.optimizers import OptimizerFactory, Schedule
+from fedtern.training.plugins import add_imports, load_plugins
 from fedtern.training.pretraining import adapted_transformer
 from fedtern.training.resnet import resnet8
 from fedtern.training.schedules import InverseDecay
@@ -221,7 +222,7 @@ def register_task(task: Task, *, replace: bool = False) -> Task:
 
 
 def get_task(name: str) -> Task:
-    """Return a task by its name.
+    """Return a task by its name; tasks of installed packages are imported if they are needed.
 
     Raises:
         ValueError: no task has this name; the message suggests similar names.
@@ -231,4 +232,26 @@ def get_task(name: str) -> Task:
     ...
     ValueError: Unknown task 'logistic-minst'. Did you mean 'logistic-mnist' or 'logistic-digits'?
     """
+    if name not in TASKS:
+        load_tasks()
     return look_up(name, TASKS, "task")
+
+
+def load_tasks(imports: Sequence[str] | None = None) -> None:
+    """Register the tasks of installed packages and of one's own modules.
+
+    Args:
+        imports: names of modules or Python files with tasks. Processes that this one starts import
+            them, too.
+
+    Raises:
+        ValueError: a module cannot be imported.
+
+    """
+    add_imports(imports or ())
+    load_plugins(_register_once, lambda found: isinstance(found, Task))
+
+
+def _register_once(task: Task) -> None:
+    if TASKS.get(task.name) is not task:
+        register_task(task)

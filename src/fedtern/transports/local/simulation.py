@@ -34,7 +34,6 @@ from fedtern.training.sources import Loaded, load_data
 from fedtern.training.tasks import Task, get_task
 from fedtern.transports.local.callbacks import check_callbacks
 from fedtern.transports.local.federation import Federation
-from fedtern.transports.local.trainers import suitable_threads
 from fedtern.transports.local.training_loop import resume as resume_run
 from fedtern.transports.local.training_loop import train_federation
 
@@ -65,6 +64,7 @@ def simulate(
     device: torch.device | str = "cpu",
     memory_bytes: int | None = None,
     workers: int | None = None,
+    threads: int = 1,
     name: str | None = None,
     out: str | PathLike[str] | None = None,
     resume: bool = False,
@@ -112,6 +112,9 @@ def simulate(
         memory_bytes: memory for the clients' residuals and momentum; beyond it, they are on disk.
         workers: number of processes that train clients; by default the number of cores, if that
             is faster than one process.
+        threads: number of torch threads; above 1, only one process trains. One is faster for most
+            models, and its results are the same to the last bit for any number of workers. The
+            setting of torch is restored after each evaluation.
         name: name of the experiment in the run directory; by default that of the model's class.
         out: run directory to write, for ``fedtern report`` and to resume from.
         resume: whether to continue the run in ``out``, if there is one.
@@ -155,6 +158,8 @@ def simulate(
     chosen_method = _check_method(method)
     _check_environment(environment)
     chosen_device = check_device(device)
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, got {threads}")
     if isinstance(model, str):
         task, loaded = _named_task(model, data, client_data, augment, transform)
         task = replace(task, **changes)
@@ -204,11 +209,10 @@ def simulate(
         device=chosen_device,
         split=split,
         memory_bytes=memory_bytes,
-        spill_directory=None,
-        workers=workers,
+        workers=0 if threads > 1 else workers,
     )
     try:
-        plan = Plan(task, dataset, split, total, every, seed)
+        plan = Plan(task, dataset, split, total, every, seed, threads)
         return Simulation(federation, plan, check_callbacks(callbacks), run)
     except BaseException:
         federation.close()
@@ -226,6 +230,7 @@ class Plan:
         iterations: local iterations in total.
         evaluate_every: local iterations between evaluations.
         seed: seed of the model.
+        threads: number of torch threads.
 
     """
 
@@ -235,6 +240,7 @@ class Plan:
     iterations: int
     evaluate_every: int
     seed: int
+    threads: int = 1
 
 
 class Simulation(Iterator[Evaluation]):
@@ -267,7 +273,6 @@ class Simulation(Iterator[Evaluation]):
         self._callbacks = callbacks
         self._run = run
         self._is_stopping = False
-        self._threads = suitable_threads(federation.trainer)
         self._saved: dict[str, Tensor] | None = None  # weights of a run that was finished before
         if run is not None:
             self._open(run)
@@ -275,7 +280,7 @@ class Simulation(Iterator[Evaluation]):
 
     def __next__(self) -> Evaluation:
         """Train until the next evaluation and return it."""
-        with _torch_threads(self._threads):
+        with _torch_threads(self._plan.threads):
             return next(self._evaluations)
 
     def __enter__(self) -> Simulation:
@@ -415,12 +420,9 @@ class Simulation(Iterator[Evaluation]):
 
 
 @contextmanager
-def _torch_threads(threads: int | None) -> Iterator[None]:
-    """Use a number of torch threads for a while; None leaves it as it is."""
+def _torch_threads(threads: int) -> Iterator[None]:
+    """Use a number of torch threads for a while."""
     before = torch.get_num_threads()
-    if threads is None or threads == before:
-        yield
-        return
     torch.set_num_threads(threads)
     try:
         yield

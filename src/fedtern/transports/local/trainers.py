@@ -120,11 +120,6 @@ def choose_trainer(local: LocalTraining, workers: int | None = None) -> Trainer:
     return ParallelTraining(training, workers) if workers > 1 else training
 
 
-def suitable_threads(trainer: Trainer) -> int | None:
-    """Return the number of torch threads that trains fastest; None to leave it as it is."""
-    return 1 if isinstance(trainer, LocalTraining) else None
-
-
 def _can_fork(local: LocalTraining) -> bool:
     """Return whether forked processes can train this model with the data of this process."""
     daemon = multiprocessing.current_process().daemon  # daemons must not have children
