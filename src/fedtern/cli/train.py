@@ -150,9 +150,9 @@ def _train(experiment: Experiment, options: SimulationOptions, *, resume: bool) 
         typer.Exit: Ctrl-C stopped the run; the exit code is 130.
 
     """
-    check_device(options.device)
     choose = look_up(options.engine, _ENGINES, "engine")
     make_federation = choose(experiment, options.data_dir, options.device)
+    check_device(options.device)
     opened = open_run(experiment, options.out, command=command_line(), engine=options.engine)
     if opened.is_finished():
         return Result(experiment, opened.final_evaluation(), opened.path)

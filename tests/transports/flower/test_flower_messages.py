@@ -32,11 +32,21 @@ IDS = st.integers(0, 2**32)
 
 def test_bytes_are_stable():
     golden = {
-        "fd01020203666564ac027879": RoundRequest("fed", False, True, 300, b"xy"),
-        "fd0102070366656407": RoundRequest("fed", True, True, 7, b"", True),
-        "fd01100306616263": Answer(AnswerKind.STATUS, 2, 5, b"abc"),
-        "fd011003066162636d61726b": Answer(AnswerKind.STATUS, 2, 5, b"abc", b"mark"),
-        "fd011405302e312e306e6f": Answer(AnswerKind.REFUSED, reason="no", version="0.1.0"),
+        "fd0202020366656400ac027879": RoundRequest("fed", False, True, 300, b"xy"),
+        "fd020207036665640007": RoundRequest("fed", True, True, 7, b"", True),
+        "fd02020803666564016107": RoundRequest(
+            "fed", False, False, 7, b"", arrays_key="a", attached=True
+        ),
+        "fd02100306616263": Answer(AnswerKind.STATUS, 2, 5, b"abc"),
+        "fd021003066162636d61726b": Answer(AnswerKind.STATUS, 2, 5, b"abc", b"mark"),
+        "fd021103066162630001617879": Answer(
+            AnswerKind.UPLOAD, 2, 5, b"abc", b"xy", arrays_key="a"
+        ),
+        "fd02110306616263080161": Answer(
+            AnswerKind.UPLOAD, 2, 5, b"abc", arrays_key="a", attached=True
+        ),
+        "fd02150306616263000161": Answer(AnswerKind.EVALUATED, 2, 5, b"abc", arrays_key="a"),
+        "fd021405302e312e306e6f": Answer(AnswerKind.REFUSED, reason="no", version="0.1.0"),
     }
     for expected, message in golden.items():
         assert message.to_bytes().hex() == expected
@@ -44,7 +54,14 @@ def test_bytes_are_stable():
 
 def test_numbers_of_answers_are_stable():
     numbers = {kind.name: kind.value for kind in AnswerKind}
-    assert numbers == {"STATUS": 16, "UPLOAD": 17, "NOT_READY": 18, "FAILED": 19, "REFUSED": 20}
+    assert numbers == {
+        "STATUS": 16,
+        "UPLOAD": 17,
+        "NOT_READY": 18,
+        "FAILED": 19,
+        "REFUSED": 20,
+        "EVALUATED": 21,
+    }
 
 
 @given(NAMES, st.booleans(), st.booleans(), IDS, st.binary(max_size=50), st.booleans())
@@ -66,7 +83,14 @@ def test_answer_round_trips(client, round, stamp, text):
 @given(st.binary(max_size=60))
 def test_garbage_raises_only_decode_and_protocol_errors(data):
     for read in (read_request, read_answer):
-        for prefix in (b"", b"\xfd\x01", b"\xfd\x01\x01", b"\xfd\x01\x02", b"\xfd\x02"):
+        for prefix in (
+            b"",
+            b"\xfd\x02",
+            b"\xfd\x02\x01",
+            b"\xfd\x02\x02",
+            b"\xfd\x02\x11",
+            b"\xfd\x01",
+        ):
             with suppress(DecodeError, RemoteProtocolError):
                 read(prefix + data)
 

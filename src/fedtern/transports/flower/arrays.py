@@ -1,58 +1,165 @@
-"""Conversion between Flower's records of arrays and flat vectors."""
+"""Conversion between Flower's records of arrays and the named arrays of a template."""
 
 from __future__ import annotations
 
+from importlib import import_module
+from io import BytesIO
+from typing import Any
+
 import numpy as np
 from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
 
-from fedtern.core.layout import Layout, Vector
-
-
-def layout_of(arrays: ArrayRecord) -> Layout:
-    """Return names and shapes of a model.
-
-    Raises:
-        ValueError: The record is empty, or an array is not float32.
-
-    """
-    if not arrays:
-        raise ValueError("initial_arrays contain no array, so there is nothing to train")
-    for name, array in arrays.items():
-        if array.dtype != "float32":
-            raise ValueError(
-                f"array {name!r} is {array.dtype}; only float32 can be compressed. Leave it out of"
-                " the record (statistics such as those of batch normalisation can stay on the"
-                " node), or use group or layer normalisation"
-            )
-    return Layout(tuple(arrays), tuple(tuple(array.shape) for array in arrays.values()))
+from fedtern.core.dtypes import from_float32, to_float32
+from fedtern.core.layout import Vector
+from fedtern.core.template import Arrays, Template
 
 
-def to_vector(arrays: ArrayRecord, layout: Layout) -> Vector:
-    """Flatten arrays in the order of a layout.
+def to_numpy(record: ArrayRecord) -> dict[str, NDArray[Any]]:
+    """Return read-only views of the arrays in a record.
 
     Raises:
-        ValueError: Names, shapes or dtypes do not fit the layout.
+        ValueError: An array is not one of NumPy, or has an unknown dtype.
 
     """
-    missing = [name for name in layout.names if name not in arrays]
-    unknown = [name for name in arrays if name not in layout.names]
-    if missing or unknown:
-        raise ValueError(
-            "the arrays do not fit the server's model:"
-            f" missing {missing or 'none'}, unknown {unknown or 'none'}"
+    return {name: _view(name, array) for name, array in record.items()}
+
+
+def _view(name: str, array: Array) -> NDArray[Any]:
+    """Return an array without a copy, unlike ``Array.numpy``: models may be large."""
+    if array.stype != "numpy.ndarray":
+        raise ValueError(f"array {name!r} is encoded as {array.stype!r}, expected 'numpy.ndarray'")
+    # A BytesIO shares the memory of the bytes that it is made from.
+    buffer = BytesIO(array.data)
+    try:
+        version = np.lib.format.read_magic(buffer)
+        read_header = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
         )
-    parts = []
-    for name in layout.names:
-        part = arrays[name].numpy()
-        if not np.issubdtype(part.dtype, np.floating):
-            raise ValueError(f"array {name!r} is {part.dtype}, expected float32")
-        parts.append(part)
-    # Compression refuses values that overflow float32, and names the tensor.
+        shape, is_fortran, dtype = read_header(buffer)
+        flat = np.frombuffer(array.data, dtype, offset=buffer.tell())
+        values = flat.reshape(shape, order="F" if is_fortran else "C")
+    except ValueError as error:
+        raise ValueError(f"array {name!r} cannot be read: {error}") from error
+    # NumPy's files have no name for this dtype; the record has.
+    return values.view(_bfloat16(name)) if array.dtype == "bfloat16" else values
+
+
+def to_record(template: Template, weights: Vector, carried: Arrays) -> ArrayRecord:
+    """Return a model as a record, with the names, order and dtypes of a template.
+
+    Args:
+        template: The tensors of the model.
+        weights: The trained tensors as one vector.
+        carried: The carried tensors.
+
+    Raises:
+        NonFiniteError: A weight is too large for the dtype of its tensor.
+
+    """
+    trained = template.layout.unflatten(weights)
+    record = ArrayRecord()
+    for tensor in template.tensors:
+        if tensor.kind == "tied":
+            record[tensor.name] = record[tensor.twin]
+            continue
+        values: NDArray[Any] = (
+            trained[tensor.name] if tensor.name in trained else carried[tensor.name]
+        )
+        if tensor.kind == "trained" and tensor.dtype != "float32":
+            values = from_float32(values, tensor.dtype, template.overflow, tensor.name)
+        record[tensor.name] = _encode(tensor.name, values, tensor.dtype)
+    return record
+
+
+def _encode(name: str, values: NDArray[Any], dtype: str) -> Array:
+    """Encode an array like ``Array(values)``, but with a single copy."""
+    if dtype == "bfloat16":
+        return Array(values.view(_bfloat16(name)))
+    values = np.ascontiguousarray(values).reshape(values.shape)
+    header = BytesIO()
+    description = np.lib.format.header_data_from_array_1_0(values)
+    np.lib.format.write_array_header_1_0(header, description)
+    # A view of an array with a zero in its shape has no bytes to cast.
+    data = b"".join((header.getvalue(), values.data.cast("B") if values.size else b""))
+    return Array(dtype, tuple(values.shape), "numpy.ndarray", data)
+
+
+def _bfloat16(name: str) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(import_module("ml_dtypes").bfloat16)
+    except ImportError:
+        raise ValueError(
+            f"array {name!r} is bfloat16, which needs the package ml_dtypes: pip install ml_dtypes"
+        ) from None
+    return found
+
+
+def nbytes_of(record: ArrayRecord) -> int:
+    """Return the size of a record's arrays in bytes."""
+    return sum(len(array.data) for array in record.values())
+
+
+def change_to(
+    returned: Arrays, template: Template, weights: Vector
+) -> tuple[Vector, dict[str, NDArray[Any]]]:
+    """Return the change that leads from weights to arrays that a strategy has computed.
+
+    Strategies compute in other dtypes: FedAvg returns the average of integers as float64, and
+    FedAdam returns float64 for float32. Carried integers are rounded to the nearest one.
+
+    Args:
+        returned: The arrays of the strategy.
+        template: The tensors of the model.
+        weights: The current weights.
+
+    Returns:
+        The change of the weights, and the values of all carried tensors.
+
+    Raises:
+        ValueError: A tensor is missing, unknown, or has another shape.
+
+    """
+    shapes = {tensor.name: tensor.shape for tensor in template.tensors}
+    for name in {**shapes, **returned}:
+        found = tuple(returned[name].shape) if name in returned else "missing"
+        if found != shapes.get(name):
+            raise ValueError(
+                f"array {name!r} is {found}, expected {shapes.get(name, 'no such array')}"
+            )
+    out = np.empty(template.layout.size, np.float32)
+    views = template.layout.unflatten(out)
+    before = template.layout.unflatten(weights)
+    carried: dict[str, NDArray[Any]] = {}
+    for tensor in template.tensors:
+        values = returned[tensor.name]
+        if values.dtype.name == "bfloat16":
+            values = to_float32(values, "bfloat16")
+        if tensor.kind == "trained":
+            start: NDArray[Any] = before[tensor.name]
+            if tensor.dtype in ("float16", "bfloat16"):
+                # The strategy has computed from these rounded values.
+                rounded = from_float32(start, tensor.dtype, template.overflow, tensor.name)
+                start = to_float32(rounded, tensor.dtype)
+            with np.errstate(over="ignore", invalid="ignore"):
+                views[tensor.name][...] = np.subtract(values, start)
+        elif tensor.kind == "carried":
+            carried[tensor.name] = _cast(values, tensor.dtype, template, tensor.name)
+    return out, carried
+
+
+def _cast(values: NDArray[Any], dtype: str, template: Template, name: str) -> NDArray[Any]:
+    if dtype == "bfloat16":
+        with np.errstate(over="ignore"):
+            return from_float32(values.astype(np.float32), dtype, template.overflow, name)
+    target = np.dtype(dtype)
+    if target.kind == "b":
+        return np.asarray(values >= 0.5)
+    if target.kind in "iu" and values.dtype.kind == "f":
+        limits = np.iinfo(target)
+        rounded: NDArray[Any] = np.clip(np.rint(values), limits.min, limits.max).astype(target)
+        return rounded
     with np.errstate(over="ignore"):
-        return layout.flatten(parts)
-
-
-def to_arrays(vector: Vector, layout: Layout) -> ArrayRecord:
-    """Return a copy of a vector as named arrays."""
-    views = layout.unflatten(np.array(vector))
-    return ArrayRecord({name: Array(view) for name, view in views.items()})
+        return values.astype(target)

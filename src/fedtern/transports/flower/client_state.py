@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from logging import WARNING
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
 
-from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.app import ConfigRecord, Context
 from flwr.common import log
 
 from fedtern.core.errors import DecodeError, StoreError
@@ -59,6 +59,10 @@ class ClientState(Protocol):
         """
         ...
 
+    def has_client(self) -> bool:
+        """Return whether a client has been saved."""
+        ...
+
     def client(
         self, new_client: NewClient, *, fresh: bool = False
     ) -> AbstractContextManager[ClientLike]:
@@ -74,16 +78,25 @@ class ClientState(Protocol):
 
 
 class ContextClientState:
-    """A client in the state that Flower keeps for a simulated node."""
+    """A client in the state that Flower keeps for a simulated node.
 
-    def __init__(self, state: RecordDict) -> None:
-        if KEY not in state:
-            state[KEY] = ConfigRecord()
-        self._record = state.config_records[KEY]
+    While it is locked, the record is not in the context: the app may replace or clear the state
+    of its context, and must not find a record there that it does not know.
+    """
 
-    def locked(self) -> AbstractContextManager[object]:
-        """Do nothing: a simulation gives a context to one process at a time."""
-        return nullcontext()
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._record = ConfigRecord()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Take the record out of the context; no other process has this context."""
+        found = self._context.state.pop(KEY, None)
+        self._record = found if isinstance(found, ConfigRecord) else ConfigRecord()
+        try:
+            yield
+        finally:
+            self._context.state[KEY] = self._record
 
     def read_note(self, name: str) -> str | None:
         """Return the text of a note; None if there is none."""
@@ -93,6 +106,10 @@ class ContextClientState:
     def write_note(self, name: str, text: str) -> None:
         """Replace the text of a note."""
         self._record[name] = text
+
+    def has_client(self) -> bool:
+        """Return whether a client has been saved."""
+        return _STATE in self._record
 
     @contextmanager
     def client(self, new_client: NewClient, *, fresh: bool = False) -> Iterator[Client]:
@@ -159,6 +176,10 @@ class DirectoryClientState:
     def _file(self, name: str) -> Path:
         return self.path / f"{name}.json"
 
+    def has_client(self) -> bool:
+        """Return whether a client has been saved."""
+        return any(self.path.glob("*.safetensors")) or any(self.path.glob("*.log"))
+
     @contextmanager
     def client(self, new_client: NewClient, *, fresh: bool = False) -> Iterator[DurableClient]:
         """Open the client; each change is on disk before its call returns.
@@ -191,7 +212,7 @@ def open_client_state(context: Context, federation: str, *, in_context: bool) ->
 
     """
     if in_context:
-        return ContextClientState(context.state)
+        return ContextClientState(context)
     root = context.node_config.get(STATE_DIRECTORY)
     parent = Path(str(root)).expanduser() if root else default_directory() / str(context.node_id)
     return DirectoryClientState(parent / f"federation-{quote(federation, safe='')}")

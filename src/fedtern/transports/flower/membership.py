@@ -53,6 +53,13 @@ class Membership:
             )
             return None
 
+    def has_ended(self, offered: FederationSpec) -> bool:
+        """Return whether this federation cannot be the offered one, and will not continue."""
+        if self.spec.session != offered.session:
+            return bool(self.spec.session or offered.session)
+        # A directory has the name of its federation; a context is the same for all.
+        return self.spec.federation != offered.federation
+
     def write(self, state: ClientState) -> None:
         """Save the membership in a node's state."""
         values = {"client": self.client, "mark": self.mark.hex(), _SPEC: self.spec.to_json()}

@@ -1,4 +1,4 @@
-"""Messages between the server app and the client apps: one byte string in each Flower message.
+"""Messages between the server app and the client apps: a byte string in each Flower message.
 
 Every message starts with a magic byte, the version of this protocol and its kind. Those that start
 or end the work of two sides (``Handshake`` and an ``Answer`` of kind ``REFUSED``) continue with the
@@ -6,8 +6,11 @@ version of the package. This much never changes, so that two versions that do no
 other can say so.
 
 The server sends a ``Handshake`` to a node that it does not know, and a ``RoundRequest`` to one that
-it does. The node replies with an ``Answer``, except to a request to evaluate, to which it replies
-with the metrics of its app alone. ``docs/format.md`` describes the bytes.
+it does. The node replies with an ``Answer``. Its reply to a request to evaluate has only the
+records of its app, unless one of them is the model. ``docs/format.md`` describes the bytes.
+
+The byte string is a value of a ``ConfigRecord``. Long data, such as a whole model, is an attachment
+instead: an ``Array``, which Flower divides into chunks and stores once for all nodes.
 """
 
 from __future__ import annotations
@@ -18,17 +21,24 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
+from flwr.app import Array, ArrayRecord, RecordDict
+
 from fedtern.core.errors import DecodeError, RemoteProtocolError
 from fedtern.core.wire import Reader, varint
 
 KEY = "fedtern"  # key of the record, and of the byte string in it
-PROTOCOL = 1
+ATTACHMENT = "fedtern.data"  # key of the record with data that is too long for a ConfigRecord
+PROTOCOL = 2
 _MAGIC = 0xFD
 _STAMP_BYTES = 3
 _MAX_NAME_BYTES = 200
 _IN_CONTEXT = 1  # flags of a RoundRequest
 _DISCARD_STATE = 2
 _RENUMBERED = 4
+_ATTACHED = 8
+# Shorter data is sent faster as a value: every object of a message is an HTTP request.
+_LONG_BYTES = 1 << 20
+_STYPE = "fedtern"  # how Flower names the encoding of an array
 
 
 class RequestKind(IntEnum):
@@ -55,6 +65,9 @@ class AnswerKind(IntEnum):
 
     REFUSED = 20
     """The node cannot work with this server at all."""
+
+    EVALUATED = 21
+    """The app's reply to an evaluation has the unchanged model, which is not sent."""
 
 
 class ProtocolMismatch(RemoteProtocolError):
@@ -93,6 +106,8 @@ class RoundRequest:
         client: Number of the client.
         data: A broadcast or catch-up; empty for a client that is up to date.
         renumbered: Whether ``client`` replaces the number that the node has reported.
+        arrays_key: Key of the record in which the app expects the model.
+        attached: Whether the data is in the attachment of the Flower message.
 
     """
 
@@ -102,6 +117,8 @@ class RoundRequest:
     client: int
     data: bytes
     renumbered: bool = False
+    arrays_key: str = ""
+    attached: bool = False
 
     def to_bytes(self) -> bytes:
         """Encode the message."""
@@ -109,9 +126,10 @@ class RoundRequest:
             _IN_CONTEXT * self.in_context
             + _DISCARD_STATE * self.discard_state
             + _RENUMBERED * self.renumbered
+            + _ATTACHED * self.attached
         )
-        name = _encode_text(self.federation)
-        return _head(RequestKind.ROUND) + bytes([flags]) + name + varint(self.client) + self.data
+        names = _encode_text(self.federation) + _encode_text(self.arrays_key)
+        return _head(RequestKind.ROUND) + bytes([flags]) + names + varint(self.client) + self.data
 
 
 @dataclass(frozen=True)
@@ -123,7 +141,10 @@ class Answer:
         client: Number of the client; None if it has none yet.
         round: Round of its replica; -1 if it has no weights.
         stamp: Stamp of the history that it has followed.
-        data: The upload, or the mark of the state in a ``STATUS``.
+        data: The upload, or the mark of the state in a ``STATUS``. The data of an upload may be in
+            the attachment of the Flower message instead.
+        attached: Whether it is.
+        arrays_key: Key of the record that the upload replaces in the app's reply.
         reason: Why there is no upload, for ``NOT_READY``, ``FAILED`` and ``REFUSED``.
         version: Version of the node's package, for ``REFUSED``.
 
@@ -136,6 +157,8 @@ class Answer:
     data: bytes = b""
     reason: str = ""
     version: str = ""
+    arrays_key: str = ""
+    attached: bool = False
 
     def to_bytes(self) -> bytes:
         """Encode the message."""
@@ -143,6 +166,8 @@ class Answer:
             return _head(self.kind) + _encode_text(self.version) + self.reason.encode()
         client = varint(0 if self.client is None else self.client + 1)
         rest = self.data or self.reason.encode()
+        if self.kind in (AnswerKind.UPLOAD, AnswerKind.EVALUATED):
+            rest = bytes([_ATTACHED * self.attached]) + _encode_text(self.arrays_key) + self.data
         return _head(self.kind) + client + varint(self.round + 1) + self.stamp + rest
 
 
@@ -170,6 +195,7 @@ def read_request(data: bytes) -> Handshake | RoundRequest:
         return Handshake(version, spec)
     flags = reader.byte()
     federation = _read_text(reader)
+    arrays_key = _read_text(reader)
     client = reader.varint()
     return RoundRequest(
         federation,
@@ -178,6 +204,8 @@ def read_request(data: bytes) -> Handshake | RoundRequest:
         client=client,
         data=reader.rest(),
         renumbered=bool(flags & _RENUMBERED),
+        arrays_key=arrays_key,
+        attached=bool(flags & _ATTACHED),
     )
 
 
@@ -201,9 +229,38 @@ def read_answer(data: bytes) -> Answer:
     round = reader.varint() - 1
     stamp = reader.take(_STAMP_BYTES)
     answer = Answer(kind, None if client < 0 else client, round, stamp)
-    if kind in (AnswerKind.STATUS, AnswerKind.UPLOAD):
+    if kind in (AnswerKind.UPLOAD, AnswerKind.EVALUATED):
+        attached = bool(reader.byte() & _ATTACHED)
+        arrays_key = _read_text(reader)
+        return replace(answer, data=reader.rest(), arrays_key=arrays_key, attached=attached)
+    if kind is AnswerKind.STATUS:
         return replace(answer, data=reader.rest())
     return replace(answer, reason=_decode_text(reader.rest()))
+
+
+def is_long(data: bytes) -> bool:
+    """Return whether data belongs into an attachment."""
+    return len(data) > _LONG_BYTES
+
+
+def make_attachment(data: bytes) -> ArrayRecord:
+    """Return a record that holds data."""
+    return ArrayRecord({"data": Array("uint8", (len(data),), _STYPE, data)})
+
+
+def take_attachment(content: RecordDict) -> bytes:
+    """Remove the attachment from the content of a message, and return its data.
+
+    Raises:
+        DecodeError: The content has no attachment.
+
+    """
+    record = content.array_records.get(ATTACHMENT)
+    array = None if record is None else record.get("data")
+    if array is None or array.stype != _STYPE:
+        raise DecodeError("the attachment of a message is missing")
+    del content[ATTACHMENT]
+    return array.data
 
 
 def _head(kind: RequestKind | AnswerKind) -> bytes:

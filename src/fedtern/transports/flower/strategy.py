@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
-from logging import INFO
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from logging import ERROR, INFO
 from pathlib import Path
+from typing import Any, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
+from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
-from fedtern.core.errors import LocalProtocolError
-from fedtern.core.methods import Method, stc
-from fedtern.core.protocol import Server
+from fedtern.core.carried import combine_carried
+from fedtern.core.dtypes import Overflow
+from fedtern.core.errors import FedternError, LocalProtocolError, NonFiniteError
+from fedtern.core.methods import (
+    METHODS,
+    Mean,
+    Method,
+    MethodSpec,
+    for_rounds,
+    make_method,
+    method_from_spec,
+)
+from fedtern.core.protocol import Accepted, Server
+from fedtern.core.protocol.initial import Precision, round_initial
+from fedtern.core.template import STATISTICS, Template, Ties
 from fedtern.store import DurableServer, Store
-from fedtern.transports.flower.arrays import layout_of, to_arrays, to_vector
+from fedtern.transports.flower.arrays import change_to, to_numpy, to_record
 from fedtern.transports.flower.counters import count_wire, is_simulated
-from fedtern.transports.flower.federation_spec import FederationSpec
+from fedtern.transports.flower.federation_spec import FederationSpec, digest_of
+from fedtern.transports.flower.messages import KEY
 from fedtern.transports.flower.metrics import (
     aggregate_train_metrics,
     comparable,
@@ -29,23 +48,82 @@ from fedtern.transports.flower.run_totals import RunTotals
 from fedtern.transports.flower.session import Reply, Session
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+_METHODS_OF_A_STRATEGY = (
+    "configure_train",
+    "aggregate_train",
+    "configure_evaluate",
+    "aggregate_evaluate",
+    "summary",
+)
+# A federation may be without all of its nodes for this many rounds, if they have worked before.
+_MAX_EMPTY_ROUNDS = 3
+
+
+class NoUploads(FedternError):
+    """No node has contributed to a round, so that training cannot go on."""
+
+
+@dataclass
+class _Run:
+    """The state of one call of ``start``.
+
+    Attributes:
+        session: The exchange with the nodes.
+        is_fast: Whether the method aggregates, because the strategy averages in the same way.
+        original: The methods of the wrapped strategy.
+        earlier_rounds: Number of rounds of earlier runs.
+        weighted: Whether the updates of nodes are weighted by ``num-examples`` outside the method.
+        server_evaluates: Whether there is an ``evaluate_fn``.
+        arrays: The model that clients have.
+        has_uploads: Whether a round of this run has counted an upload.
+        empty_rounds: Number of rounds without an upload since the last one with an upload.
+
+    """
+
+    session: Session
+    is_fast: bool
+    original: dict[str, Callable[..., Any]]
+    earlier_rounds: int
+    weighted: bool
+    server_evaluates: bool
+    arrays: ArrayRecord
+    has_uploads: bool = False
+    empty_rounds: int = 0
 
 
 class Compressed(Strategy):
     """Wraps a strategy and compresses its messages.
 
-    The wrapped strategy samples and configures nodes and aggregates metrics. The method aggregates
-    the clients' updates. The wrapped strategy must therefore be ``FedAvg``, ``FedProx`` or another
-    subclass of ``FedAvg`` that does not override ``aggregate_train`` or ``start``.
+    The wrapped strategy samples and configures nodes, runs the rounds and aggregates metrics. For
+    ``FedAvg`` and ``FedProx``, the method aggregates the clients' updates, without making them
+    dense. The ``aggregate_train`` of any other strategy gets the model of each node, reconstructed
+    from its upload. The result is compressed, and what the strategy gets in the next round is the
+    model that the clients have.
+
+    Attributes of the wrapped strategy are attributes of this object, too.
 
     Args:
         strategy: The strategy without compression.
-        method: What clients and server send; sparse ternary compression by default.
+        method: What clients and server send; by default one that suits the number of rounds, see
+            ``fedtern.core.methods.for_rounds``.
         store: Directory for state that survives a restart. A federation with a store continues
             after its last finished round.
         federation: Name by which nodes recognise the federation; by default the name of the
             store's directory, or one that is made from the run's id.
         seed: Random seed of the method.
+        weighted: Whether ``FedAvg`` and ``FedProx`` weight nodes by their number of examples, as
+            without compression. If not, the method decides.
+        initial: How precisely new clients download the initial model: "exact", "float16" or
+            "int8", with a scale for each row of a tensor. The server starts from the rounded model,
+            too.
+        carry: How tensors that are not trained are combined: "average" or "latest". These are
+            integers, booleans, and the tensors in ``carried``.
+        carried: Patterns of the names of floating-point tensors that are not trained, such as the
+            statistics of batch normalisation.
+        detect_ties: Which tensors are one tensor with several names; "values" for those that have
+            the same values in the initial model.
+        overflow: What to do with a weight that is too large for the dtype of its tensor: "refuse"
+            or "saturate".
 
     Raises:
         ValueError: The strategy cannot be wrapped.
@@ -60,21 +138,53 @@ class Compressed(Strategy):
         store: str | os.PathLike[str] | None = None,
         federation: str | None = None,
         seed: int = 0,
+        weighted: bool = True,
+        initial: Precision = "int8",
+        carry: str = "average",
+        carried: Sequence[str] = STATISTICS,
+        detect_ties: Ties = True,
+        overflow: Overflow = "refuse",
     ) -> None:
-        self.strategy = _check_strategy(strategy)
-        self.method = stc() if method is None else method
+        self._strategy = _check_strategy(strategy)
+        self.method = method
         self.store = None if store is None else Path(store)
         self.federation = federation
         self.seed = seed
-        self._session: Session | None = None
-        self._earlier_rounds = 0  # rounds of earlier runs
-        self._server_evaluates = False  # whether start() has an evaluate_fn
+        self.weighted = weighted
+        self.initial = initial
+        self.carry = carry
+        self.carried = tuple(carried)
+        self.detect_ties = detect_ties
+        self.overflow = overflow
+        self._run: _Run | None = None
         self._round_metrics: dict[str, object] = {}  # metrics of the last round
+
+    @property
+    def strategy(self) -> Strategy:
+        """The wrapped strategy."""
+        return self._strategy
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the wrapped strategy."""
+        if name.startswith("__") or "_strategy" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._strategy, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; one that only the wrapped strategy has is set there."""
+        inner = self.__dict__.get("_strategy")
+        is_own = name in self.__dict__ or hasattr(type(self), name)
+        if inner is not None and not is_own and hasattr(inner, name):
+            setattr(inner, name, value)
+        else:
+            super().__setattr__(name, value)
 
     def summary(self) -> None:
         """Log the method and the summary of the wrapped strategy."""
-        log(INFO, "\t├──> Compression: %s, both ways, by fedtern", self.method.name)
-        self.strategy.summary()
+        method = self.method if self._run is None else self._run.session.spec.method
+        name = "default method" if method is None else method.name
+        log(INFO, "\t├──> Compression: %s, both ways, by fedtern", name)
+        self._call("summary")
 
     def start(
         self,
@@ -85,87 +195,189 @@ class Compressed(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Evaluate | None = None,
+        **options: Any,
     ) -> Result:
         """Train the federation; the arguments are those of Flower's strategies.
 
+        The ``start`` of the wrapped strategy runs the rounds.
+
         Args:
             grid: Flower's connection to the nodes.
-            initial_arrays: The initial model; all arrays must be float32.
+            initial_arrays: The initial model.
             num_rounds: Number of rounds in total, including those of earlier runs with the same
                 store.
             timeout: Seconds to wait for replies.
             train_config: Configuration for the train functions.
             evaluate_config: Configuration for the evaluate functions.
             evaluate_fn: Evaluates the model on the server.
+            options: Further arguments of the strategy's own ``start``.
 
         Returns:
-            The final model, and the metrics by round. Rounds are numbered from the start of the
-            federation, not of this run.
+            The result of the strategy's ``start``: the final model, and the metrics by round.
+            Rounds are numbered from the start of the federation, not of this run.
 
         Raises:
-            ValueError: An array cannot be compressed.
+            NoUploads: All nodes fail.
             StoreError: The store is damaged, locked, or that of another federation.
+            ValueError: An array cannot be compressed.
 
         """
         with ExitStack() as stack:
-            session = self._open_session(grid, initial_arrays, timeout, stack)
-            self._session = session
-            self._earlier_rounds = session.server.round
-            if self._earlier_rounds:
+            is_fast = _averages(self._strategy)
+            method = self._choose_method(num_rounds, is_fast=is_fast)
+            session = self._open_session(grid, initial_arrays, method, timeout, stack)
+            earlier_rounds = session.server.round
+            run = _Run(
+                session=session,
+                is_fast=is_fast,
+                original=stack.enter_context(self._in_place_of_the_strategy()),
+                earlier_rounds=earlier_rounds,
+                weighted=self.weighted and is_fast and _ignores_weights(method),
+                server_evaluates=evaluate_fn is not None,
+                arrays=_model_of(session),
+            )
+            if self.initial != "exact" and not earlier_rounds:
                 log(
                     INFO,
-                    "fedtern: %s continues after round %s",
-                    session.spec.federation,
-                    self._earlier_rounds,
+                    "fedtern: both sides start from the initial model rounded to %s; pass"
+                    ' initial="exact" to send it unchanged',
+                    self.initial,
                 )
-            session.totals.start(session.spec, self._earlier_rounds)
-            self._server_evaluates = evaluate_fn is not None
+            if earlier_rounds:
+                name = session.spec.federation
+                log(INFO, "fedtern: %s continues after round %s", name, earlier_rounds)
+            session.totals.start(session.spec, earlier_rounds)
+            given: dict[str, Any] = {
+                "train_config": train_config,
+                "evaluate_config": evaluate_config,
+                "evaluate_fn": None if evaluate_fn is None else self._recording(evaluate_fn),
+            }
+            self._run = run
             try:
-                result = super().start(
+                result = self._strategy.start(
                     grid,
-                    self._arrays(session),
-                    max(num_rounds - self._earlier_rounds, 0),
-                    timeout,
-                    train_config,
-                    evaluate_config,
-                    None if evaluate_fn is None else self._recording(evaluate_fn),
+                    run.arrays,
+                    num_rounds=max(num_rounds - earlier_rounds, 0),
+                    timeout=timeout,
+                    **{name: value for name, value in given.items() if value is not None},
+                    **options,
                 )
             finally:
-                self._session = None
-            result.arrays = self._arrays(session)
-            self._renumber(result)
+                self._run = None
+            if isinstance(result, Result):
+                result.arrays = run.arrays
+                _renumber(result, earlier_rounds)
             return result
 
+    @contextmanager
+    def _in_place_of_the_strategy(self) -> Iterator[dict[str, Callable[..., Any]]]:
+        """Let the wrapped strategy call this object's methods instead of its own.
+
+        So its own ``start`` runs, whatever it does between the rounds, on the object that it
+        expects. Calls of ``super()`` inside the strategy stay as they are.
+
+        Yields:
+            The strategy's own methods.
+
+        """
+        strategy = self._strategy
+        replaced = {n: vars(strategy)[n] for n in _METHODS_OF_A_STRATEGY if n in vars(strategy)}
+        original = {name: getattr(strategy, name) for name in _METHODS_OF_A_STRATEGY}
+        for name in _METHODS_OF_A_STRATEGY:
+            setattr(strategy, name, getattr(self, name))
+        try:
+            yield original
+        finally:
+            for name in _METHODS_OF_A_STRATEGY:
+                delattr(strategy, name)
+            for name, method in replaced.items():
+                setattr(strategy, name, method)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        """Call a method of the wrapped strategy."""
+        if self._run is None:
+            return getattr(self._strategy, name)(*arguments)
+        return self._run.original[name](*arguments)
+
     def _open_session(
-        self, grid: Grid, initial: ArrayRecord, timeout: float, stack: ExitStack
+        self,
+        grid: Grid,
+        initial: ArrayRecord,
+        method: Method,
+        timeout: float,
+        stack: ExitStack,
     ) -> Session:
-        layout = layout_of(initial)
+        if not initial:
+            raise ValueError("initial_arrays contain no array, so there is nothing to train")
+        arrays = to_numpy(initial)
+        template = Template.of(
+            arrays,
+            carry=_check_carry(self.carry),
+            carried=self.carried,
+            detect_ties=self.detect_ties,
+            overflow=self.overflow,
+        )
+        parts = template.split(arrays)
         # The states of simulated nodes end with the run, so that any name is unique enough.
         run = "run" if is_simulated(grid) else f"run-{grid.run.run_id}"
         name = self.federation or (self.store.name if self.store else run)
+        server = Server(
+            parts.weights,
+            method,
+            template.layout,
+            carried=parts.carried,
+            initial=self.initial,
+            federation=name,
+            seed=self.seed,
+        )
+        rounded = round_initial(parts.weights, template.layout, self.initial)
         spec = FederationSpec(
             federation=name,
-            method=self.method,
-            layout=layout,
+            method=method,
+            layout=template.layout,
             seed=self.seed,
-            arrays_key=self.strategy.arrayrecord_key,
+            arrays_key=self._setting("arrayrecord_key", "arrays"),
             in_context=is_simulated(grid),
+            template=template,
+            initial=self.initial,
+            # Without a name, nothing but this call of start() can continue the federation.
+            session="" if self.federation or self.store else secrets.token_hex(8),
+            weights_digest=digest_of(rounded, parts.carried),
         )
-        weights = to_vector(initial, layout)
-        server = Server(weights, self.method, layout, federation=name, seed=self.seed)
         if self.store is None:
             return Session(spec, server, RunTotals(None), grid, timeout)
         durable = DurableServer(server, stack.enter_context(Store(self.store)))
         return Session(spec, durable, RunTotals(self.store), grid, timeout)
 
-    def _arrays(self, session: Session) -> ArrayRecord:
-        return to_arrays(session.server.weights, session.spec.layout)
+    def _choose_method(self, num_rounds: int, *, is_fast: bool) -> Method:
+        if self.method is None:
+            method = self._stored_method() or default_method(num_rounds)
+        else:
+            method = self.method
+        return _with_weights(method) if self.weighted and is_fast else method
+
+    def _stored_method(self) -> Method | None:
+        """Return the method of the federation in the store; None if it is a new one."""
+        try:
+            config = json.loads((cast(Path, self.store) / "config.json").read_text())
+            return make_method(config["method"])
+        except (AttributeError, KeyError, OSError, TypeError, ValueError):
+            return None
+
+    def _setting(self, name: str, default: str) -> str:
+        """Return a setting of the wrapped strategy, or of the one that this wraps in turn."""
+        strategy: object = self._strategy
+        while strategy is not None:
+            if isinstance(value := getattr(strategy, name, None), str):
+                return value
+            strategy = getattr(strategy, "strategy", None)
+        return default
 
     def _recording(self, evaluate_fn: Evaluate) -> Evaluate:
         """Return a function that also records the metrics of an evaluation on the server."""
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            round = server_round + self._earlier_rounds
+            round = server_round + self._current_run().earlier_rounds
             metrics = evaluate_fn(round, arrays)
             self._round_metrics |= dict(metrics or {})
             self._record_round(round)
@@ -173,115 +385,324 @@ class Compressed(Strategy):
 
         return evaluate
 
-    def _renumber(self, result: Result) -> None:
-        """Number the rounds in a result from the start of the federation."""
-        for metrics in (
-            result.train_metrics_clientapp,
-            result.evaluate_metrics_clientapp,
-            result.evaluate_metrics_serverapp,
-        ):
-            renumbered = {round + self._earlier_rounds: value for round, value in metrics.items()}
-            metrics.clear()
-            metrics.update(renumbered)
-
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the training requests for the nodes that the strategy chooses."""
-        session = self._current_session()
-        session.start_round()
+        run = self._current_run()
+        run.session.start_round()
         self._round_metrics = {}
-        round = server_round + self._earlier_rounds
-        chosen = self.strategy.configure_train(round, arrays, config, grid)
-        # A list, not an iterator: some of Flower's grids iterate over it twice.
-        return session.requests(chosen, self.strategy.configrecord_key).messages
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Finish the round with the usable uploads in the replies."""
-        session = self._current_session()
-        counted: list[Reply] = []
-        sizes: list[int] = []
-        for reply in session.replies(replies):
-            try:
-                num_examples = num_examples_in(reply, self.strategy.weighted_by_key)
-            except ValueError as error:
-                session.drop(reply.node, str(error))
-                continue
-            if (upload := session.accept_upload(reply, num_examples)) is not None:
-                counted.append(reply)
-                sizes.append(upload.nbytes)
-        if sizes:
-            session.totals.counts.up.add(sizes, 0.0)
-        num_uploads = len(session.server.uploaded)  # including those from before a restart
-        session.server.finish_round()
-        metrics = aggregate_train_metrics(counted, self.strategy)
-        self._round_metrics |= dict(metrics)
-        metrics["uploads-counted"] = num_uploads
-        metrics["nodes-dropped"] = len(session.dropped)
-        self._add_totals(metrics)
-        return self._arrays(session), metrics
+        return self._configure("configure_train", server_round, arrays, config, grid)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the evaluation requests; a node that has the newest model receives no update."""
-        session = self._current_session()
-        round = server_round + self._earlier_rounds
-        chosen = self.strategy.configure_evaluate(round, arrays, config, grid)
-        return session.requests(chosen, self.strategy.configrecord_key).messages
+        return self._configure("configure_evaluate", server_round, arrays, config, grid)
+
+    def _configure(
+        self, name: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        run = self._current_run()
+        if arrays is not run.arrays and not _are_equal(arrays, run.arrays):
+            raise LocalProtocolError(
+                f"{name} of {type(self._strategy).__name__} was called with other arrays than"
+                " aggregate_train returned, which Compressed cannot send: let aggregate_train"
+                " return the arrays for the next round"
+            )
+        chosen = self._call(name, server_round + run.earlier_rounds, arrays, config, grid)
+        # A list, not an iterator: some of Flower's grids iterate over it twice.
+        config_key = self._setting("configrecord_key", "config")
+        return run.session.requests(chosen, config_key).messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Finish the round with the usable uploads in the replies.
+
+        Raises:
+            NoUploads: No node has sent an upload, and this will not change by itself.
+
+        """
+        run = self._current_run()
+        session = run.session
+        round = server_round + run.earlier_rounds
+        messages = list(replies)
+        counted = self._accept_uploads(run, messages)
+        num_uploads = len(session.server.uploaded)  # including those from before a restart
+        if run.is_fast:
+            self._finish_by_method(run)
+            metrics = aggregate_train_metrics(counted, cast(FedAvg, self._strategy))
+        else:
+            failed = [message for message in messages if message.has_error()]
+            metrics = self._finish_by_strategy(run, round, counted, failed)
+        run.arrays = _model_of(session)
+        self._round_metrics |= dict(metrics)
+        metrics["uploads-counted"] = num_uploads
+        metrics["nodes-dropped"] = len(session.dropped)
+        self._add_totals(metrics)
+        _check_progress(run, round, num_uploads)
+        return run.arrays, metrics
+
+    def _accept_uploads(self, run: _Run, messages: Iterable[Message]) -> list[Reply]:
+        """Pass the uploads to the server, and return the replies that have one."""
+        session = run.session
+        key = self._setting("weighted_by_key", "num-examples")
+        counted: list[Reply] = []
+        sizes: list[int] = []
+        for reply in session.replies(messages):
+            try:
+                num_examples = num_examples_in(reply, key)
+            except ValueError as error:
+                if run.is_fast:
+                    session.drop(reply.node, str(error), lasting=True)
+                    continue
+                num_examples = 1  # the strategy itself reads the weight if it needs one
+            if (upload := session.accept_upload(reply, num_examples)) is not None:
+                counted.append(reply)
+                sizes.append(upload.nbytes)
+        if sizes:
+            session.totals.counts.up.add(sizes, 0.0)
+        return counted
+
+    def _finish_by_method(self, run: _Run) -> None:
+        """Aggregate the uploads as the method does, or as FedAvg does."""
+        server = run.session.server
+        uploads = server.uploads()
+        if not uploads or not run.weighted:
+            server.finish_round()
+            return
+        mean = Mean(weighted=True)
+        examples = [upload.num_examples for upload in uploads]
+        delta = mean.combine([upload.update for upload in uploads], examples)
+        layout = server.terms.layout
+        carried = combine_carried(
+            [upload.carried for upload in uploads],
+            mean.shares(examples),
+            len(uploads) - 1,
+            server.carried,
+            layout,
+        )
+        server.finish_round(delta=delta, carried=carried if layout.carried else None)
+
+    def _finish_by_strategy(
+        self, run: _Run, round: int, counted: Sequence[Reply], failed: Sequence[Message]
+    ) -> MetricRecord:
+        """Let the strategy aggregate the models of the nodes, and compress its result."""
+        session = run.session
+        server = session.server
+        uploads = {upload.client_id: upload for upload in server.uploads()}
+        messages: list[Message] = []
+        clients: list[int] = []
+        # Sorted, because the rounding of a sum must not depend on the order of arrival.
+        for client, reply in sorted((_client_of(reply), reply) for reply in counted):
+            try:
+                messages.append(_with_model(reply, uploads[client], session))
+                clients.append(client)
+            except NonFiniteError as error:
+                session.drop(reply.node, str(error), lasting=True)
+        arrays, metrics = self._call("aggregate_train", round, [*messages, *failed])
+        if arrays is None:
+            server.finish_round(counted=())  # the updates return to the clients' residuals
+            return metrics or MetricRecord()
+        template = _template_of(session)
+        try:
+            delta, carried = change_to(to_numpy(arrays), template, server.weights)
+        except ValueError as error:
+            name = type(self._strategy).__name__
+            raise ValueError(
+                f"the aggregate_train of {name} returned arrays of another model: {error}"
+            ) from error
+        server.finish_round(delta=delta, carried=carried or None, counted=clients)
+        return metrics or MetricRecord()
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the metrics of the nodes that could evaluate; None if there are none."""
-        session = self._current_session()
+        run = self._current_run()
+        session = run.session
         evaluated = [
             reply for reply in session.replies(replies) if session.accept_evaluation(reply)
         ]
-        round = server_round + self._earlier_rounds
-        usable = comparable(evaluated, self.strategy.weighted_by_key)
-        messages = [reply.message for reply in usable]
-        metrics = self.strategy.aggregate_evaluate(round, messages) or MetricRecord()
+        where = "replies of evaluate functions"
+        sizes = [session.count_arrays(reply.content, where) for reply in evaluated]
+        if any(sizes):
+            session.totals.counts.up.add(sizes, 0.0)
+        round = server_round + run.earlier_rounds
+        usable = comparable(evaluated, self._setting("weighted_by_key", "num-examples"))
+        key = session.spec.arrays_key
+        messages = [_put_model(reply, ArrayRecord(dict(run.arrays)), key) for reply in usable]
+        metrics: MetricRecord = self._call("aggregate_evaluate", round, messages) or MetricRecord()
         self._round_metrics |= dict(metrics)
         if evaluated:
             self._add_totals(metrics)
-        if not self._server_evaluates:
+        if not run.server_evaluates:
             self._record_round(round)
         return metrics if evaluated else None
 
     def _add_totals(self, metrics: MetricRecord) -> None:
         """Add the traffic so far to metrics, and save it."""
-        session = self._current_session()
+        session = self._current_run().session
         totals = session.totals
         totals.wire_bytes = count_wire(session.grid) or totals.wire_bytes
         totals.save()
         metrics.update(totals.to_metrics())
 
     def _record_round(self, round: int) -> None:
-        session = self._current_session()
+        session = self._current_run().session
         session.totals.record_round(round, session.spec, self._round_metrics)
 
-    def _current_session(self) -> Session:
-        if self._session is None:
-            raise LocalProtocolError("Compressed works only inside its start(): call that")
-        return self._session
+    def _current_run(self) -> _Run:
+        if self._run is None:
+            raise LocalProtocolError(
+                "Compressed works only inside its start(): call that. It must be the outermost"
+                " strategy, such as Compressed(DifferentialPrivacyServerSideFixedClipping(...))"
+            )
+        return self._run
 
 
-def _check_strategy(strategy: object) -> FedAvg:
-    """Return the strategy; raise if it aggregates models in its own way."""
+def default_method(num_rounds: int) -> Method:
+    """Return the method of a federation whose app names none.
+
+    Args:
+        num_rounds: Number of rounds in total.
+
+    """
+    return for_rounds(num_rounds)
+
+
+def _averages(strategy: Strategy) -> bool:
+    """Return whether a strategy aggregates models as FedAvg does."""
+    return (
+        isinstance(strategy, FedAvg)
+        and type(strategy).aggregate_train is FedAvg.aggregate_train
+        and "aggregate_train" not in vars(strategy)
+    )
+
+
+def _ignores_weights(method: Method) -> bool:
+    """Return whether a method takes the mean without weights, and has no option to weight."""
+    return isinstance(method.aggregate, Mean) and not method.aggregate.weighted
+
+
+def _with_weights(method: Method) -> Method:
+    """Return a method that weights clients by their examples, if it has an option for this."""
+    recipe = METHODS.get(method.name)
+    if recipe is None or "weighted" not in recipe.defaults:
+        return method
+    parameters = {**method.parameters, "weighted": True}
+    return method_from_spec(MethodSpec(method.name, method.version, parameters))
+
+
+def _template_of(session: Session) -> Template:
+    assert session.spec.template is not None  # every session of a strategy has one
+    return session.spec.template
+
+
+def _model_of(session: Session) -> ArrayRecord:
+    """Return the model that clients have."""
+    return to_record(_template_of(session), session.server.weights, session.server.carried)
+
+
+def _client_of(reply: Reply) -> int:
+    assert reply.answer is not None
+    assert reply.answer.client is not None  # both hold for every accepted upload
+    return reply.answer.client
+
+
+def _with_model(reply: Reply, upload: Accepted, session: Session) -> Message:
+    """Return a reply with the node's model in the place of its upload."""
+    server = session.server
+    weights = np.array(server.weights)
+    upload.update.add_to(weights)
+    model = to_record(_template_of(session), weights, {**server.carried, **upload.carried})
+    return _put_model(reply, model, session.spec.arrays_key)
+
+
+def _put_model(reply: Reply, model: ArrayRecord, default_key: str) -> Message:
+    """Put a model into a reply, in the place where the app had put it, if it had."""
+    if reply.answer is not None:
+        key = reply.answer.arrays_key or default_key
+        reply.message.content = RecordDict(
+            {
+                key if name == KEY else name: model if name == KEY else record
+                for name, record in reply.content.items()
+            }
+        )
+    return reply.message
+
+
+def _are_equal(first: ArrayRecord, second: ArrayRecord) -> bool:
+    """Return whether two records have the same arrays."""
+    return list(first) == list(second) and all(
+        first[name].data == second[name].data for name in first
+    )
+
+
+def _check_progress(run: _Run, round: int, num_uploads: int) -> None:
+    """Stop a run whose rounds count no uploads, and will not count any.
+
+    Raises:
+        NoUploads: There is no upload in this round, and this will not change by itself.
+
+    """
+    session = run.session
+    if num_uploads:
+        run.has_uploads = True
+        run.empty_rounds = 0
+        return
+    if not session.dropped:
+        return  # the strategy has asked no node
+    run.empty_rounds += 1
+    lasting = session.lasting_failure()
+    others = len(session.dropped) - 1
+    reason = (lasting or session.dropped[0]) + (f" (and {others} more nodes)" if others else "")
+    sentence = f"Round {round} has counted no upload: {reason}"
+    log(ERROR, "fedtern: %s", sentence)
+    is_hopeless = lasting is not None and not run.has_uploads
+    if is_hopeless or run.empty_rounds >= _MAX_EMPTY_ROUNDS:
+        raise NoUploads(sentence)
+
+
+def _renumber(result: Result, earlier_rounds: int) -> None:
+    """Number the rounds in a result from the start of the federation."""
+    for metrics in (
+        result.train_metrics_clientapp,
+        result.evaluate_metrics_clientapp,
+        result.evaluate_metrics_serverapp,
+    ):
+        renumbered = {round + earlier_rounds: value for round, value in metrics.items()}
+        metrics.clear()
+        metrics.update(renumbered)
+
+
+def _check_carry(carry: str) -> Any:
+    if carry not in ("average", "latest"):
+        raise ValueError(f'carry must be "average" or "latest", got {carry!r}')
+    return carry
+
+
+def _check_strategy(strategy: object) -> Strategy:
+    """Return the strategy; raise if its messages cannot be compressed."""
     name = type(strategy).__name__
-    remedy = "Use FedAvg, FedProx, or a subclass that does not override aggregate_train or start"
-    if not isinstance(strategy, FedAvg):
-        raise ValueError(f"Compressed cannot wrap {name}: it is not a FedAvg. {remedy}")
-    if type(strategy).aggregate_train is not FedAvg.aggregate_train:
+    if isinstance(strategy, Compressed):
+        raise ValueError("Compressed cannot wrap another Compressed: wrap the strategy once")
+    if not isinstance(strategy, Strategy):
         raise ValueError(
-            f"Compressed cannot wrap {name}: it aggregates models in its own way, but here the"
-            f" method aggregates updates. {remedy}"
+            f"Compressed cannot wrap {name}: it is not a strategy of flwr.serverapp.strategy"
         )
-    if type(strategy).start is not FedAvg.start:
-        raise ValueError(
-            f"Compressed cannot wrap {name}: its start method would not be called. {remedy}"
-        )
+    inner: object = strategy
+    while inner is not None:
+        if isinstance(inner, flower.FedXgbBagging | flower.FedXgbCyclic):
+            raise ValueError(
+                f"Compressed cannot wrap {type(inner).__name__}: its arrays are the bytes of"
+                " decision trees, and not numbers whose small changes can be left out. Use it"
+                " without Compressed, and its ClientApp without compression()"
+            )
+        if isinstance(inner, Compressed):
+            raise ValueError(
+                f"Compressed must be the outermost strategy: Compressed({name}(FedAvg(...)))"
+            )
+        inner = getattr(inner, "strategy", None)
     return strategy
