@@ -31,4 +31,4 @@ simulation = simulate(
 )
 for evaluation in simulation:
     print(f"iteration {evaluation.iteration}: accuracy {evaluation.accuracy:.1%}")
-print(f"running mean of the first layer: {simulation.model[1].running_mean.numpy().round(2)}")
+print(f"averaged statistics: {simulation.weights['1.running_mean'].numpy().round(2)}")

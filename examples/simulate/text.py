@@ -10,9 +10,8 @@ from torch.nn.functional import cross_entropy
 from fedtern import Environment, simulate
 from fedtern.training import Metric
 
-WINDOW = 16
 text = np.frombuffer(load_digits().DESCR.encode(), np.uint8)  # any text
-windows = np.lib.stride_tricks.sliding_window_view(text, WINDOW + 1)
+windows = np.lib.stride_tricks.sliding_window_view(text, 17)
 
 
 class NextCharacter(nn.Module):
@@ -24,7 +23,8 @@ class NextCharacter(nn.Module):
 
     def forward(self, characters: Tensor) -> Tensor:
         states, _ = self.recurrent(self.embedding(characters))
-        return self.head(states).transpose(1, 2)  # scores along the second axis
+        scores: Tensor = self.head(states)
+        return scores.transpose(1, 2)  # classes along the second axis
 
 
 simulation = simulate(

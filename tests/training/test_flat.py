@@ -224,3 +224,12 @@ def test_float64_targets_are_compared_in_the_dtype_of_the_outputs():
     model = FlatModel(nn.Linear(1, 1), objective=Objective(nn.functional.mse_loss, ()))
     batch = (torch.ones(3, 1, dtype=torch.float64), torch.ones(3, 1, dtype=torch.float64))
     assert model.train([batch], Sgd(0.1)).delta.any()
+
+
+def test_a_batch_of_one_example_that_a_model_cannot_train_on_is_an_error_with_the_remedy():
+    model = FlatModel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    batch = (torch.ones(1, 2), torch.tensor([0]))
+    with pytest.raises(ValueError, match=r"a batch of one example .* choose a batch_size"):
+        model.train([batch], Sgd(0.1))
+    with pytest.raises(ValueError, match=r"^Expected target size|^Expected input batch_size"):
+        model.train([(torch.ones(3, 2), torch.tensor([0, 1]))], Sgd(0.1))

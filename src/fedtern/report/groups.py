@@ -14,7 +14,7 @@ from fedtern.runs.recorded_run import EXPERIMENT_KEYS, RecordedRun
 
 # Settings that separate groups. Engines may differ in traffic and cohorts; the model size may be
 # the only difference between two Flower apps.
-_SETTINGS = (*EXPERIMENT_KEYS, "engine", "parameters")
+_SETTINGS = (*EXPERIMENT_KEYS, "engine", "parameters", "metric")
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ def _settings(run: RecordedRun) -> dict[str, Any]:
     """Return the configuration without the method, with nested settings at the top level."""
     settings: dict[str, Any] = {}
     for key, value in _configuration(run).items():
-        if key != "method":
+        if key not in ("method", "metric"):  # plots and columns name the metric
             settings.update(value if isinstance(value, Mapping) else {key: value})
     # The task determines the model, so its size adds nothing to the task's name.
     settings.pop("parameters", None)

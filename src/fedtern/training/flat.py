@@ -338,7 +338,15 @@ class FlatModel:
         """Compute the parameters' gradients of the scaled mean loss."""
         for parameter in self._parameters:
             parameter.grad = None  # so that torch writes gradients instead of adding them
-        outputs = self._scores(inputs)
+        try:
+            outputs = self._scores(inputs)
+        except ValueError as error:
+            if len(labels) > 1:
+                raise
+            raise ValueError(
+                f"the model cannot train on a batch of one example ({error}); choose a batch_size"
+                " that does not leave one example over"
+            ) from error
         loss = self.objective.mean_loss(outputs, _like_outputs(labels, outputs))
         (loss if scale == 1 else scale * loss).backward()  # type: ignore[no-untyped-call]
 

@@ -21,7 +21,7 @@ OptimizerFactory = Callable[[Sequence[nn.Parameter]], Optimizer]
 class Schedule(Protocol):
     """The learning rate over time."""
 
-    def __call__(self, iteration: int) -> float:
+    def __call__(self, iteration: int, /) -> float:
         """Return the factor of the learning rate at an iteration, counted from 0."""
         ...
 

@@ -139,11 +139,11 @@ def read_source(data: Any, what: str) -> Source:
     if isinstance(data, DataLoader):
         return _read_loader(data, what)
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
-        return _source(*data.tensors, what)
+        return _source(data.tensors[0], data.tensors[1], what)
     if isinstance(data, IterableDataset | TorchDataset):
         return _read_examples(data, what)
     if isinstance(data, tuple | list) and len(data) == 2:
-        return _source(*data, what)
+        return _source(data[0], data[1], what)
     raise ValueError(
         f"{what} must be a pair of arrays (inputs, targets), a torch Dataset or a DataLoader, got"
         f" {_describe(data)}"

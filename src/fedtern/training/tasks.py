@@ -18,7 +18,7 @@ from fedtern.core.dtypes import Overflow
 from fedtern.core.names import look_up
 from fedtern.core.template import Carry
 from fedtern.data import Dataset, load
-from fedtern.data.hyperparameters import TASK_DEFAULTS, TaskDefaults
+from fedtern.data.hyperparameters import TASK_DEFAULTS, Sgd, TaskDefaults
 from fedtern.data.tables import TARGET_SCALE, TEST_VARIANCE
 from fedtern.training.augment import Augment, CropFlip, Transform, pad
 from fedtern.training.examples import Examples
@@ -114,6 +114,21 @@ class Task:
             self.momentum,
             self.weight_decay,
         )
+
+    def check_sgd(self, sgd: Sgd) -> Sgd:
+        """Return hyperparameters of SGD, unless the task has an optimiser that ignores them.
+
+        Raises:
+            ValueError: they are not the task's own, and the task has an optimiser.
+
+        """
+        own = Sgd(self.learning_rate, self.momentum, self.weight_decay)
+        if self.optimizer is not None and sgd != own:
+            raise ValueError(
+                f"task {self.name!r} has its own optimiser, so that learning_rate, momentum and"
+                " weight_decay have no effect; leave them out"
+            )
+        return sgd
 
     def load(self, data_dir: str | Path | None = None) -> Dataset:
         """Return the dataset; ``data_dir`` is the data directory of a built-in one."""

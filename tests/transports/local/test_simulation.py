@@ -271,3 +271,8 @@ def test_a_task_can_be_given_another_optimiser():
         "logistic-digits", optimizer=torch.optim.Adam, environment=FIVE, iterations=5
     )
     assert simulation.run().iteration == 5
+
+
+def test_hyperparameters_of_sgd_are_refused_for_an_optimiser():
+    with pytest.raises(ValueError, match="'logistic-digits' has its own optimiser, so that learn"):
+        simulate("logistic-digits", optimizer=torch.optim.Adam, momentum=0.9)

@@ -52,6 +52,7 @@ def train_run(
         return
     experiment = run.experiment
     task = get_task(experiment.task)
+    sgd = task.check_sgd(experiment.sgd)
     dataset = task.load(data_dir)
     # Before the directory is created: an impossible split leaves nothing on the disk.
     split = experiment.environment.split_dataset(dataset, experiment.seed)
@@ -64,7 +65,7 @@ def train_run(
             dataset,
             experiment.make_method(),
             experiment.environment,
-            experiment.sgd,
+            sgd,
             seed=experiment.seed,
             device=device,
             split=split,

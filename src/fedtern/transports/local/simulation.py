@@ -145,7 +145,7 @@ def simulate(
     4.0
 
     """
-    given = {
+    given: dict[str, Any] = {
         "loss": loss,
         "metrics": metrics,
         "optimizer": optimizer,
@@ -173,10 +173,12 @@ def simulate(
         raise ValueError(
             f"iterations and evaluate_every must be at least 1, got {total} and {evaluate_every}"
         )
-    sgd = Sgd(
-        _or_default(learning_rate, task.learning_rate),
-        _or_default(momentum, task.momentum),
-        _or_default(weight_decay, task.weight_decay),
+    sgd = task.check_sgd(
+        Sgd(
+            _or_default(learning_rate, task.learning_rate),
+            _or_default(momentum, task.momentum),
+            _or_default(weight_decay, task.weight_decay),
+        )
     )
     dataset = loaded.dataset
     split = place.split_dataset(dataset, seed) if loaded.split is None else loaded.split
@@ -561,7 +563,7 @@ def _named_task(
                 f"{argument} must not be set for task {name!r}, which has its own; leave it out, or"
                 " pass a module and a Dataset"
             )
-    return task, Loaded(task.load(data))
+    return task, Loaded(task.load(None if data is None else Path(data)))
 
 
 def _own_task(

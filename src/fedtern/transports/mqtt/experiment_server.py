@@ -87,6 +87,7 @@ class ExperimentServer:
         progress: Progress = lambda _evaluation, _server: None,
     ) -> None:
         task = get_task(experiment.task)
+        task.check_sgd(experiment.sgd)
         seed = experiment.seed
         split = experiment.environment.split_dataset(dataset, seed)
         self.experiment = experiment
