@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.nn.functional import mse_loss
 
 from fedtern.core.dtypes import Overflow
 from fedtern.core.names import look_up
 from fedtern.core.template import Carry
 from fedtern.data import Dataset, load
 from fedtern.data.hyperparameters import TASK_DEFAULTS, Sgd, TaskDefaults
+from fedtern.data.tables import TARGET_SCALE, TEST_VARIANCE
 from fedtern.training.augment import Augment, CropFlip, Transform, pad
 from fedtern.training.examples import Examples
 from fedtern.training.flat import FlatModel
+from fedtern.training.language_model import Transformer
 from fedtern.training.models import RowLSTM, kws_cnn, logistic, mlp, vgg11s
-from fedtern.training.objective import Loss, Metrics, Objective
+from fedtern.training.objective import ACCURACY, Loss, Metric, Metrics, Objective
 from fedtern.training.optimizers import OptimizerFactory, Schedule
 from fedtern.training.plugins import add_imports, load_plugins
+from fedtern.training.pretraining import adapted_transformer
+from fedtern.training.resnet import resnet8
+from fedtern.training.schedules import InverseDecay
 
 
 @dataclass(frozen=True)
@@ -164,25 +173,26 @@ class Task:
         return train, Examples.test(dataset, self.transform, device)
 
 
-def _built_in(
-    name: str,
-    model: Callable[[], nn.Module],
-    augment: Augment | None = None,
-    transform: Transform | None = None,
-) -> Task:
-    defaults = TASK_DEFAULTS[name]
-    return Task(
-        name,
-        defaults.dataset,
-        model,
-        defaults.learning_rate,
-        defaults.iterations,
-        defaults.momentum,
-        defaults.weight_decay,
-        augment,
-        transform,
-    )
+def _built_in(name: str, model: Callable[[], nn.Module], **options: Any) -> Task:
+    """Return a task with the defaults of its name.
 
+    Args:
+        name: a key of ``TASK_DEFAULTS``.
+        model: makes a new model.
+        options: further arguments of ``Task``.
+
+    """
+    return Task(name, model=model, **asdict(TASK_DEFAULTS[name]), **options)
+
+
+PERPLEXITY = Metric("perplexity", functional.cross_entropy, best="lower", transform=math.exp)
+"""Exponential of the mean cross-entropy of a byte."""
+
+RMSE = Metric("rmse", mse_loss, best="lower", transform=lambda mse: TARGET_SCALE * math.sqrt(mse))
+"""Root of the mean squared error, in units of the progression of diabetes."""
+
+R2 = Metric("r2", mse_loss, transform=lambda mse: 1 - mse / TEST_VARIANCE)
+"""Coefficient of determination."""
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -193,6 +203,10 @@ TASKS: dict[str, Task] = {
         _built_in("lstm-fashion", RowLSTM, transform=pad(32)),
         _built_in("cnn-kws", kws_cnn),
         _built_in("vgg11s-cifar10", vgg11s, augment=CropFlip()),
+        _built_in("resnet8-cifar10", resnet8, augment=CropFlip(), schedule=InverseDecay(1_000)),
+        _built_in("transformer-text", Transformer, metrics=(PERPLEXITY, ACCURACY)),
+        _built_in("lora-text", adapted_transformer, metrics=(PERPLEXITY, ACCURACY)),
+        _built_in("mlp-regression", partial(mlp, 10, 32, 1), loss=mse_loss, metrics=(RMSE, R2)),
     )
 }
 """Tasks by name; the command line uses the first one by default."""
