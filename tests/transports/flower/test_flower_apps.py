@@ -413,8 +413,8 @@ def test_node_refuses_another_method_or_model_under_the_same_name(tmp_path, flow
     assert of_node
     assert of_server
     for line in (*of_node, *of_server):
-        assert "name='stc'" in line
-        assert "name='fedavg'" in line
+        assert '{"name":"stc"' in line
+        assert '{"name":"fedavg"' in line
     other = ArrayRecord({"w": Array(np.zeros(5, np.float32))})
     with pytest.raises(NoUploads, match=r"tensor 'weight' is trained \(30, 10\) here and missing"):
         federate(grid, 1, federation="fed", arrays=other)

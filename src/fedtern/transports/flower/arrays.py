@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from io import BytesIO
 from typing import Any
 
@@ -88,12 +89,12 @@ def _encode(name: str, values: NDArray[Any], dtype: str) -> Array:
 
 def _bfloat16(name: str) -> np.dtype[Any]:
     try:
-        import ml_dtypes
+        found: np.dtype[Any] = np.dtype(import_module("ml_dtypes").bfloat16)
     except ImportError:
         raise ValueError(
             f"array {name!r} is bfloat16, which needs the package ml_dtypes: pip install ml_dtypes"
         ) from None
-    return np.dtype(ml_dtypes.bfloat16)
+    return found
 
 
 def nbytes_of(record: ArrayRecord) -> int:
@@ -158,6 +159,7 @@ def _cast(values: NDArray[Any], dtype: str, template: Template, name: str) -> ND
         return np.asarray(values >= 0.5)
     if target.kind in "iu" and values.dtype.kind == "f":
         limits = np.iinfo(target)
-        return np.clip(np.rint(values), limits.min, limits.max).astype(target)
+        rounded: NDArray[Any] = np.clip(np.rint(values), limits.min, limits.max).astype(target)
+        return rounded
     with np.errstate(over="ignore"):
         return values.astype(target)

@@ -186,6 +186,8 @@ def _first_difference(ours: Layout, theirs: Layout) -> str:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, Method):
+        return value.spec.to_text()
     if not isinstance(value, Layout):
         return repr(value)
     tensors = [f"{n} {s}" for n, s in zip(value.names, value.shapes, strict=True)]

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from logging import WARNING
+from typing import TypeGuard
 
 from flwr.app import MetricRecord, RecordDict
 from flwr.common import log
@@ -39,10 +40,11 @@ def num_examples_in(reply: Reply, key: str) -> float:
             f"the train function's reply has no metric {key!r}, by which the strategy weights its"
             f" nodes; its metrics are: {names}"
         )
-    if not _is_weight(weights[0]) or any(weight != weights[0] for weight in weights):
+    weight = weights[0]
+    if not _is_weight(weight) or any(other != weight for other in weights):
         found = ", ".join(map(repr, weights))
         raise ValueError(f"{key!r} must be one positive finite number, got {found}")
-    return float(weights[0])
+    return float(weight)
 
 
 def aggregate_train_metrics(replies: Sequence[Reply], strategy: FedAvg) -> MetricRecord:
@@ -104,6 +106,5 @@ def _has_usable_weight(reply: Reply, key: str) -> bool:
     return all(_is_weight(r[key]) for r in reply.content.metric_records.values() if key in r)
 
 
-def _is_weight(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 < value < math.inf
+def _is_weight(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and 0 < value < math.inf

@@ -359,7 +359,7 @@ def _read_records(records: list[tuple[str, bool, dict[str, Any]]]) -> RecordDict
     """Undo the records of ``_describe_reply``."""
     content = RecordDict()
     for name, is_metric, values in records:
-        decoded = {
+        decoded: dict[str, Any] = {
             key: b64decode(value["base64"]) if isinstance(value, dict) else value
             for key, value in values.items()
         }

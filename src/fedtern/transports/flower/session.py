@@ -288,13 +288,10 @@ class Session:
                 content = RecordDict({KEY: ConfigRecord({KEY: data})})
                 self._sent[node] = Message(content, node, MessageType.TRAIN)
             else:
-                records = {
-                    name: record
-                    for name, record in given.content.items()
-                    if not isinstance(record, ArrayRecord)
-                }
-                content = _add_request(RecordDict(records), "config", data)
-                self._sent[node] = _readdress(given, content)
+                content = RecordDict(dict(given.content))
+                for name in given.content.array_records:
+                    del content[name]
+                self._sent[node] = _readdress(given, _add_request(content, "config", data))
         received = self.grid.send_and_receive(list(self._sent.values()), timeout=self.timeout)
         # Sorted, so that the numbers of new clients do not depend on which node is fastest.
         replies = sorted(self.replies(received, hint), key=_numbered_first)

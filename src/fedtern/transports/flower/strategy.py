@@ -237,7 +237,7 @@ class Compressed(Strategy):
                 name = session.spec.federation
                 log(INFO, "fedtern: %s continues after round %s", name, earlier_rounds)
             session.totals.start(session.spec, earlier_rounds)
-            given = {
+            given: dict[str, Any] = {
                 "train_config": train_config,
                 "evaluate_config": evaluate_config,
                 "evaluate_fn": None if evaluate_fn is None else self._recording(evaluate_fn),

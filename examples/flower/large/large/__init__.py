@@ -1,0 +1,1 @@
+"""A large model on a few nodes, to measure time and memory."""
