@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,12 +21,13 @@ import torch
 from direct import DirectSimulation
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Result, Strategy
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from fedtern.transports.flower import Compressed, compression
 
@@ -89,17 +91,37 @@ def payload(message: Message) -> int:
     return arrays + sum(len(value) for value in values if isinstance(value, bytes))
 
 
-def run(pattern: Pattern, root: Path, *, compressed: bool, **options: Any) -> Outcome:
-    """Run an app on nodes in this process."""
+def run(
+    pattern: Pattern,
+    root: Path,
+    *,
+    compressed: bool,
+    outer: Sequence[Mod] = (),
+    inner: Sequence[Mod] = (),
+    **options: Any,
+) -> Outcome:
+    """Run an app on nodes in this process.
+
+    Args:
+        pattern: The app.
+        root: Directory for the states of nodes.
+        compressed: Whether with the two lines.
+        outer: Mods listed before that of the compression.
+        inner: Mods listed after it.
+        options: Options of `Compressed`.
+
+    """
     torch.manual_seed(0)
-    np.random.seed(0)
     random.seed(0)  # Flower samples nodes with it
-    client = ClientApp(mods=[compression()] if compressed else [])
+    own = [compression()] if compressed else []
+    client = ClientApp(mods=[*outer, *own, *inner])
     client.train()(pattern.train)
     client.evaluate()(pattern.evaluate)
     root.mkdir(parents=True, exist_ok=True)
     grid = CountingGrid(root, [client] * NODES)
-    metric = pattern.serve(grid, (lambda s: Compressed(s, **options)) if compressed else lambda s: s)
+    metric = pattern.serve(
+        grid, (lambda s: Compressed(s, **options)) if compressed else lambda s: s
+    )
     return Outcome(metric, grid.up, grid.down)
 
 
@@ -141,9 +163,9 @@ class Residual(nn.Module):
         self.last = nn.Linear(12 * 16, 10)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        found = F.relu(self.first_norm(self.first(inputs.view(-1, 1, 8, 8))))
-        found = F.relu(found + self.second_norm(self.second(found)))
-        return self.last(F.max_pool2d(found, 2).flatten(1))
+        found = functional.relu(self.first_norm(self.first(inputs.view(-1, 1, 8, 8))))
+        found = functional.relu(found + self.second_norm(self.second(found)))
+        return self.last(functional.max_pool2d(found, 2).flatten(1))
 
 
 def load(model: nn.Module, message: Message) -> nn.Module:
@@ -165,7 +187,7 @@ def fit(
     for batch in batches:
         optimizer.zero_grad()
         if loss is None:
-            F.cross_entropy(model(inputs[batch]), targets[batch]).backward()
+            functional.cross_entropy(model(inputs[batch]), targets[batch]).backward()
         else:
             loss(model, inputs[batch], targets[batch]).backward()
         change_gradients(model)
@@ -250,7 +272,7 @@ class Saving(FedAvg):
             config["lr"] = float(config["lr"]) * 0.5  # for all rounds from here
         return super().configure_train(server_round, arrays, config, grid)
 
-    def start(  # noqa: PLR0917  (the signature is Flower's)
+    def start(
         self,
         grid: Grid,
         initial_arrays: ArrayRecord,
@@ -268,7 +290,8 @@ class Saving(FedAvg):
             messages = self.configure_train(current, arrays, train_config, grid)
             replies = grid.send_and_receive(messages, timeout=timeout)
             aggregated, metrics = self.aggregate_train(current, replies)
-            assert aggregated is not None and metrics is not None
+            assert aggregated is not None
+            assert metrics is not None
             arrays = result.arrays = aggregated
             result.train_metrics_clientapp[current] = metrics
             messages = self.configure_evaluate(
@@ -276,7 +299,8 @@ class Saving(FedAvg):
             )
             evaluations = grid.send_and_receive(messages, timeout=timeout)
             found = self.aggregate_evaluate(current, evaluations)
-            assert found is not None and 0 <= float(found["eval_acc"]) <= 1
+            assert found is not None
+            assert 0 <= float(found["eval_acc"]) <= 1
             central = evaluate_fn(current, arrays)
             assert central is not None
             result.evaluate_metrics_serverapp[current] = central
@@ -327,7 +351,7 @@ class AutoEncoder(nn.Module):
         self.decoder = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 64))
 
     def training_step(self, inputs: Tensor) -> Tensor:
-        return F.mse_loss(self.decoder(self.encoder(inputs)), inputs)
+        return functional.mse_loss(self.decoder(self.encoder(inputs)), inputs)
 
 
 def autoencoder_train(message: Message, context: Context) -> Message:
@@ -360,7 +384,7 @@ class Variational(nn.Module):
         mean, log_variance = self.mean(hidden), self.log_variance(hidden)
         drawn = mean + torch.exp(log_variance / 2) * torch.randn_like(mean)
         divergence = -0.5 * torch.mean(1 + log_variance - mean**2 - log_variance.exp())
-        return F.mse_loss(self.decoder(drawn), inputs) + 0.01 * divergence
+        return functional.mse_loss(self.decoder(drawn), inputs) + 0.01 * divergence
 
 
 def variational_train(message: Message, context: Context) -> Message:
@@ -416,9 +440,11 @@ def logistic_regression(arrays: ArrayRecord | None = None) -> LogisticRegression
 
 
 def sklearn_train(message: Message, context: Context) -> Message:
-    np.random.seed(seed_of(message, context))
     model, data = logistic_regression(message.content["arrays"]), share(context)
-    model.fit(data[0].astype(np.float64), data[1])
+    model.random_state = seed_of(message, context)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an epoch is not enough to converge
+        model.fit(data[0].astype(np.float64), data[1])
     arrays = ArrayRecord([model.coef_, model.intercept_])
     return reply_with(message, arrays, **{"num-examples": len(data[1])})
 
@@ -482,9 +508,7 @@ def functional_accuracy(arrays: ArrayRecord, data: tuple[np.ndarray, np.ndarray]
 
 def serve_functional(grid: Grid, wrap: Wrap) -> float:
     strategy = wrap(FedAvg(fraction_train=0.5, fraction_evaluate=0.5))
-    result = strategy.start(
-        grid=grid, initial_arrays=ArrayRecord(functional_init()), num_rounds=6
-    )
+    result = strategy.start(grid=grid, initial_arrays=ArrayRecord(functional_init()), num_rounds=6)
     return functional_accuracy(result.arrays, held_out())
 
 
@@ -518,9 +542,7 @@ def mean_accuracy(replies: list[RecordDict], weighted_by: str) -> MetricRecord:
 
 
 def serve_private(grid: Grid, wrap: Wrap) -> float:
-    strategy = FedAvg(
-        train_metrics_aggr_fn=largest_epsilon, evaluate_metrics_aggr_fn=mean_accuracy
-    )
+    strategy = FedAvg(train_metrics_aggr_fn=largest_epsilon, evaluate_metrics_aggr_fn=mean_accuracy)
     result = wrap(strategy).start(
         grid=grid, initial_arrays=ArrayRecord(mlp().state_dict()), num_rounds=5
     )
@@ -547,7 +569,7 @@ class Adapted(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = self.base[0](inputs) + self.adapters["up"](self.adapters["down"](inputs))
-        return self.base[2](F.relu(hidden))
+        return self.base[2](functional.relu(hidden))
 
 
 def adapted(arrays: ArrayRecord) -> Adapted:
@@ -672,9 +694,7 @@ def scaffold_train(message: Message, context: Context) -> Message:
         for name, tensor in model.state_dict().items()
     }
     context.state["control"] = named(new)
-    reply = reply_with(
-        message, ArrayRecord(model.state_dict()), **{"num-examples": len(data[1])}
-    )
+    reply = reply_with(message, ArrayRecord(model.state_dict()), **{"num-examples": len(data[1])})
     reply.content["control-change"] = named({n: a - own[n].numpy() for n, a in new.items()})
     return reply
 
@@ -729,9 +749,7 @@ PATTERNS = {
         quickstart_train, returning_evaluate, serve_with(FedAvg()), 0.02
     ),
     "scikit-learn in float64": Pattern(sklearn_train, sklearn_evaluate, serve_sklearn, 0.02),
-    "list of NumPy arrays": Pattern(
-        functional_train, functional_evaluate, serve_functional, 0.02
-    ),
+    "list of NumPy arrays": Pattern(functional_train, functional_evaluate, serve_functional, 0.02),
     "private training": Pattern(private_train, quickstart_evaluate, serve_private, 0.02),
     "adapters only": Pattern(adapter_train, no_evaluate, serve_adapters, 0.02),
     "batch normalisation": Pattern(normalised_train, no_evaluate, serve_normalised, 0.02),

@@ -35,3 +35,23 @@ def test_further_arrays_cost_what_they_cost_without_compression(tmp_path):
     compressed = run(pattern, tmp_path / "compressed", compressed=True)
     further = plain.up / 2  # in each upload, as many arrays as the model has
     assert further < compressed.up < further * 1.2
+
+
+@pytest.mark.parametrize("place", ["outer", "inner"])
+def test_logging_mod_works_on_either_side_of_the_compression(tmp_path, place):
+    logged = []
+
+    def log_metrics(message, context, app):
+        server_round = message.content["config"]["server-round"]
+        reply = app(message, context)
+        if metrics := reply.content.metric_records.get("metrics"):  # the handshake has none
+            logged.append((server_round, sorted(metrics)))
+        return reply
+
+    pattern = PATTERNS["central evaluation"]
+    plain = run(pattern, tmp_path / "plain", compressed=False, outer=[log_metrics])
+    expected = logged.copy()
+    logged.clear()
+    compressed = run(pattern, tmp_path / "a", compressed=True, **{place: [log_metrics]})
+    assert compressed.metric == pytest.approx(plain.metric, abs=pattern.tolerance)
+    assert logged == expected
