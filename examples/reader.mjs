@@ -5,8 +5,8 @@ import { readFileSync, realpathSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
 const UPLOAD = 1, BROADCAST = 2, CATCH_UP = 3, ARRAY = 4, COHORT_NOTICE = 5;
-const REPLAY = 0, SUM = 1, MODEL = 2;
-const MAX_VALUE = 2 ** 100, MAX_UPLOAD = 2 ** 64, MAX_UPDATES = 2 ** 24, MAX_AXES = 32;
+const REPLAY = 0, SUM = 1, MODEL = 2, INITIAL = 3;
+const MAX_VALUE = 2 ** 100, MAX_UPLOAD = 2 ** 64, MAX_CARRIED = 2 ** 64, MAX_SCALE = 2 ** 93, MAX_UPDATES = 2 ** 24, MAX_AXES = 32;
 const MAX_STEPS = 2 ** 20, MAX_BITS = 16, MAX_RANK = 2 ** 15, MAX_LEFT = 2, MAX_RIGHT = 2 ** 80;
 const TRITS = 17, TRITS_WIDTH = 27, MAX_EXPONENT = 227, WHOLE = -1;
 
@@ -503,17 +503,121 @@ export function readArray(bytes, maxSize = 2 ** 28) {
   return { shape, values };
 }
 
-export function layoutDigest({ names, shapes }) {
-  const length = (name) => Buffer.byteLength(name, 'utf8');
-  const text = names.map((name, i) => `${length(name)}:${name}:${shapes[i].join(',')}`).join('\n');
-  return createHash('sha256').update(text, 'utf8').digest().subarray(0, 3);
+// A layout may have `carried` tensors: [name, shape, dtype, rule].
+export function layoutDigest({ names, shapes, carried = [] }) {
+  const line = (name, shape) => `${Buffer.byteLength(name, 'utf8')}:${name}:${shape.join(',')}`;
+  const lines = names.map((name, i) => line(name, shapes[i]));
+  lines.push(...carried.map(([name, shape, dtype, rule]) => `${line(name, shape)}:${dtype}:${rule}`));
+  return createHash('sha256').update(lines.join('\n'), 'utf8').digest().subarray(0, 3);
 }
 
-function firstStamp(federation, weights) {
+// JavaScript has no binary16 before 2025. `bits` is the number as an unsigned integer.
+function halfToNumber(bits) {
+  const sign = bits >> 15 ? -1 : 1, exponent = bits >> 10 & 31, fraction = bits & 1023;
+  if (exponent === 31) return fraction ? NaN : sign * Infinity;
+  return sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
+}
+
+function bfloat16ToNumber(bits) {
+  const view = new DataView(new ArrayBuffer(4));
+  view.setUint16(2, bits, true);
+  return view.getFloat32(0, true);
+}
+
+const viewOf = (bytes) => new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+
+function readHalves(reader, count) {
+  const view = viewOf(reader.take(2 * count));
+  return Array.from({ length: count }, (_, i) => halfToNumber(view.getUint16(2 * i, true)));
+}
+
+// By dtype: bytes of a value, and how a DataView reads it. A bfloat16 stays as its bits.
+const DTYPES = {
+  float16: [2, (view, at) => halfToNumber(view.getUint16(at, true))],
+  bfloat16: [2, (view, at) => view.getUint16(at, true)],
+  float32: [4, (view, at) => view.getFloat32(at, true)],
+  float64: [8, (view, at) => view.getFloat64(at, true)],
+  int8: [1, (view, at) => view.getInt8(at)], uint8: [1, (view, at) => view.getUint8(at)],
+  int16: [2, (view, at) => view.getInt16(at, true)], uint16: [2, (view, at) => view.getUint16(at, true)],
+  int32: [4, (view, at) => view.getInt32(at, true)], uint32: [4, (view, at) => view.getUint32(at, true)],
+  int64: [8, (view, at) => view.getBigInt64(at, true)], uint64: [8, (view, at) => view.getBigUint64(at, true)],
+  bool: [1, (view, at) => view.getUint8(at)],
+};
+
+function checkCarried(values, dtype) {
+  const isSafe = {
+    bool: (value) => value <= 1,
+    bfloat16: (value) => Math.abs(bfloat16ToNumber(value)) <= MAX_CARRIED,
+  }[dtype] ?? ((value) => !dtype.startsWith('float') || Math.abs(value) <= MAX_CARRIED);
+  demand(values.every(isSafe), `value of a carried ${dtype} not finite, above 2^64, or no boolean`);
+  return values;
+}
+
+// The values of the carried tensors that a message changes, by name.
+function readCarried(reader, carried) {
+  const changed = {};
+  for (const [name, shape, dtype] of carried) {
+    const encoding = reader.u8(), count = product(shape);
+    if (encoding === 0) continue;
+    if (encoding === 1) {
+      const [width, get] = DTYPES[dtype], view = viewOf(reader.take(width * count));
+      changed[name] = checkCarried(Array.from({ length: count }, (_, i) => get(view, width * i)), dtype);
+    } else {
+      demand(encoding === 2 && (dtype === 'float32' || dtype === 'float64'), 'unknown encoding');
+      changed[name] = checkCarried(readHalves(reader, count), dtype);
+    }
+  }
+  return changed;
+}
+
+// The initial values of carried tensors as bytes, which a stamp begins with.
+function carriedBytes(carried, values) {
+  return carried.map(([name, , dtype]) => {
+    const [width] = DTYPES[dtype], bytes = Buffer.alloc(width * values[name].length);
+    values[name].forEach((value, i) => {
+      if (dtype === 'float64') bytes.writeDoubleLE(value, width * i);
+      else if (dtype === 'float32') bytes.writeFloatLE(value, width * i);
+      else if (dtype === 'float16') bytes.writeUInt16LE(numberToHalf(value), width * i);
+      else if (dtype.endsWith('int64')) bytes.writeBigUInt64LE(BigInt.asUintN(64, BigInt(value)), width * i);
+      else bytes.writeUIntLE(Number(BigInt.asUintN(8 * width, BigInt(value))), width * i, width);
+    });
+    return bytes;
+  });
+}
+
+// Of a number that binary16 holds.
+function numberToHalf(value) {
+  for (let bits = 0; bits < 0x10000; bits++) if (Object.is(halfToNumber(bits), value)) return bits;
+  throw new Error(`${value} is no binary16 number`);
+}
+
+function firstStamp(federation, weights, carried, values) {
   const bytes = Buffer.alloc(4 * weights.length);
   weights.forEach((weight, i) => bytes.writeFloatLE(weight, 4 * i));
-  const crc = crc32(Buffer.concat([Buffer.from(federation, 'utf8'), bytes]));
+  const parts = [Buffer.from(federation, 'utf8'), bytes, ...carriedBytes(carried, values)];
+  const crc = crc32(Buffer.concat(parts));
   return Uint8Array.of(crc, crc >>> 8, crc >>> 16);
+}
+
+function readInitial(reader, { n, matrices }) {
+  const encoding = reader.u8();
+  if (encoding === 1) {
+    const weights = readHalves(reader, n);
+    demand(weights.every(Number.isFinite), 'initial weight not finite');
+    return Float32Array.from(weights);
+  }
+  demand(encoding === 2, 'unknown encoding of the initial model');
+  const filled = matrices.filter(({ rows, columns }) => rows * columns > 0);
+  const lengths = filled.flatMap(({ rows, columns }) => Array(rows).fill(columns));
+  const scales = reader.floats(lengths.length, MAX_SCALE), levels = new Int8Array(reader.take(n));
+  demand(scales.every((scale) => scale >= 0), 'negative scale');
+  demand(levels.every((level) => level > -128), 'level below -127');
+  const weights = new Float32Array(n);
+  let at = 0;
+  lengths.forEach((length, row) => {
+    for (const end = at + length; at < end; at++) weights[at] = scales[row] * levels[at];
+  });
+  return weights;
 }
 
 // Ids of the clients that may upload, or null for all.
@@ -525,16 +629,19 @@ function readCohort(reader) {
 
 // A message is read to its end before it is applied: a refused message changes nothing.
 export class Replica {
-  #model; #terms; #stamp; #base = null; #step = 0; #counts = null; #updates = 0;
+  #model; #carried; #terms; #stamp; #base = null; #step = 0; #counts = null; #updates = 0;
 
   // `terms`: digests of layout and method, six bytes. Without `weights`, it needs a model first.
-  constructor(layout, terms, weights = null, federation = '') {
+  // `values`: initial values of the layout's carried tensors, by name.
+  constructor(layout, terms, weights = null, federation = '', values = {}) {
     this.#model = modelOf(layout);
+    this.#carried = layout.carried ?? [];
     this.#terms = Uint8Array.from(terms);
     demand(equal(this.#terms.subarray(0, 3), layoutDigest(layout)), 'terms of another layout');
     this.weights = weights && Float32Array.from(weights);
     this.round = weights ? 0 : -1;
-    this.#stamp = weights && firstStamp(federation, this.weights);
+    this.values = { ...values };
+    this.#stamp = weights && firstStamp(federation, this.weights, this.#carried, values);
   }
 
   #open(bytes, kind) {
@@ -546,12 +653,12 @@ export class Replica {
   readUpload(bytes) {
     const { reader, stamp, round } = this.#open(bytes, UPLOAD);
     demand(round !== this.round || equal(stamp, this.#stamp), 'another history');
-    const update = readUpdate(reader, this.#model);
+    const values = readCarried(reader, this.#carried), update = readUpdate(reader, this.#model);
     const zeros = new Float32Array(this.#model.n);
     if (update.counts) zeros.fill(update.step);
     else update.add(zeros);
     demand(zeros.every((value) => Math.abs(value) <= MAX_UPLOAD), 'value of an upload above 2^64');
-    return { round, update };
+    return { round, update, values };
   }
 
   readCohortNotice(bytes) {
@@ -567,18 +674,29 @@ export class Replica {
     demand(round === expectedRound, `broadcast of round ${round}, not ${expectedRound}`);
     demand(equal(stamp, expectedStamp), 'another history');
     const counted = reader.ids(), cohort = readCohort(reader);
-    const update = readUpdate(reader, this.#model);
+    const values = readCarried(reader, this.#carried), update = readUpdate(reader, this.#model);
     demand(update.codec !== 6 && update.codec !== 7, 'codecs 6 and 7 are for catch-ups');
-    return { round, counted, cohort, update, nextStamp: bytes.slice(-4, -1) };
+    return { round, counted, cohort, update, values, nextStamp: bytes.slice(-4, -1) };
   }
 
   applyBroadcast(bytes) {
     demand(this.weights, 'a replica without weights needs a model');
     const broadcast = this.#readBroadcast(bytes, this.round, this.#stamp);
-    this.applyUpdate(broadcast.update);
+    this.#advance(broadcast);
     this.#stamp = broadcast.nextStamp;
     this.round++;
     return broadcast;
+  }
+
+  #advance({ update, values }) {
+    this.applyUpdate(update);
+    Object.assign(this.values, values);
+  }
+
+  #readSum(reader) {
+    const update = readUpdate(reader, this.#model);
+    demand(update.codec === 6 || update.codec === 7, 'a sum has codec 6 or 7');
+    return update;
   }
 
   applyCatchUp(bytes) {
@@ -587,12 +705,15 @@ export class Replica {
     const since = round - Math.floor(way / 8);
     demand(since === this.round, 'catch-up from another round');
     demand(!counted || since >= 0, 'no upload to count');
-    demand(mode === MODEL || this.weights, 'a replica without weights needs a model');
-    demand(mode === MODEL || equal(stamp, this.#stamp), 'another history');
+    const isWhole = mode === MODEL || mode === INITIAL;
+    demand(isWhole || this.weights, 'a replica without weights needs a model');
+    demand(isWhole || equal(stamp, this.#stamp), 'another history');
+    demand(mode !== INITIAL || since === -1, 'an initial model is for replicas without weights');
     let newStamp = stamp;
     if (mode === REPLAY) {
       demand(!counted, 'a replay has no counted flag');
-      demand(reader.left <= 8 * this.#model.n + 4096, 'replay longer than a model');
+      const carriedSize = this.#carried.reduce((sum, [, shape, dtype]) => sum + DTYPES[dtype][0] * product(shape), 0);
+      demand(reader.left <= 8 * this.#model.n + 2 * carriedSize + 4096, 'replay longer than a model');
       const broadcasts = [];
       for (let at = since; at < round; at++) {
         const data = reader.take(reader.count(reader.left, 'length'));
@@ -600,21 +721,29 @@ export class Replica {
         newStamp = broadcasts.at(-1).nextStamp;
       }
       reader.finish();
-      broadcasts.forEach(({ update }) => this.applyUpdate(update));
+      broadcasts.forEach((broadcast) => this.#advance(broadcast));
     } else if (mode === SUM) {
       newStamp = reader.take(3);
-      const update = readUpdate(reader, this.#model);
-      demand(update.codec === 6 || update.codec === 7, 'a sum has codec 6 or 7');
-      this.applyUpdate(update);
+      const values = readCarried(reader, this.#carried);
+      this.#advance({ update: this.#readSum(reader), values });
     } else {
-      demand(mode === MODEL, 'unknown mode');
-      const { n } = this.#model;
-      const model = readUpdate(new Reader(reader.take(1 + 4 * n)), this.#model);
-      const signCounts = reader.left ? readUpdate(reader, this.#model) : null;
-      demand(model.codec === 1 && (!signCounts || signCounts.codec === 7), 'a model has codecs 1 and 7');
-      this.weights = model.values;
+      const { n } = this.#model, values = readCarried(reader, this.#carried);
+      demand(this.#carried.every(([name]) => name in values), 'a whole model has all carried tensors');
+      let weights, update;
+      if (mode === INITIAL) {
+        weights = readInitial(reader, this.#model);
+        demand((round > 0) === (reader.left > 0), 'the sum is missing, or there is nothing to sum');
+        update = reader.left ? this.#readSum(reader) : null;
+      } else {
+        const model = readUpdate(new Reader(reader.take(1 + 4 * n)), this.#model);
+        update = reader.left ? readUpdate(reader, this.#model) : null;
+        demand(model.codec === 1 && (!update || update.codec === 7), 'a model has codecs 1 and 7');
+        weights = model.values;
+      }
+      this.weights = weights;
+      this.values = values;
       this.#base = null;
-      if (signCounts) this.applyUpdate(signCounts);
+      if (update) this.applyUpdate(update);
     }
     this.#stamp = newStamp;
     this.round = round;
@@ -642,8 +771,10 @@ export class Replica {
 }
 
 function checkVectors(path) {
-  const { layout, arrays, payloads, federations, refused, calls, refused_calls: refusedCalls } =
-    JSON.parse(readFileSync(path, 'utf8'));
+  const {
+    layout, arrays, payloads, federations, refused, calls, refused_calls: refusedCalls, carried,
+    refused_carried: refusedCarried, initial, refused_initial: refusedInitial,
+  } = JSON.parse(readFileSync(path, 'utf8'));
   const fromHex = (hex) => Uint8Array.from(Buffer.from(hex, 'hex'));
   const same = (a, b) => a.length === b.length && a.every((value, i) => Object.is(value, b[i]));
   const positiveZeros = (values) => Array.from(values, (value) => value + 0);
@@ -678,32 +809,48 @@ function checkVectors(path) {
   }));
   closeSection('payloads');
 
-  for (const { method, federation, terms, start, rounds, away, replay } of federations) {
+  const sameValues = (found, expected = {}) => equal(Object.keys(expected).sort(), Object.keys(found).sort()) &&
+    Object.entries(expected).every(([name, values]) => same(found[name].map(Number), values.map(Number)));
+  const checkFederation = (layout, { method, federation, terms, start, values: first, rounds, away, replay }) => {
     const broughtTo = (since) => {
-      const replica = new Replica(layout, fromHex(terms), since < 0 ? null : start, federation);
+      const replica = new Replica(layout, fromHex(terms), since < 0 ? null : start, federation, first);
       rounds.slice(0, Math.max(since, 0)).forEach(({ broadcast }) => replica.applyBroadcast(fromHex(broadcast)));
       return replica;
     };
     const replica = broughtTo(0);
-    rounds.forEach(({ uploads, broadcast, weights }, round) => {
+    rounds.forEach(({ uploads, broadcast, weights, values }, round) => {
       uploads.forEach(([, , hex], i) => check(`${method}: upload ${i} to ${round}`,
         () => replica.readUpload(fromHex(hex)).round === round));
       check(`${method}: broadcast ${round}`, () => {
         replica.applyBroadcast(fromHex(broadcast));
-        return replica.round === round + 1 && same(replica.weights, weights);
+        return replica.round === round + 1 && same(replica.weights, weights) && sameValues(replica.values, values);
       });
     });
-    away.forEach((hex, i) => check(`${method}: away since ${i - 1}`, () => {
-      const returning = broughtTo(i - 1);
+    const endsAlike = (returning, hex) => {
       returning.applyCatchUp(fromHex(hex));
-      return returning.round === rounds.length && same(returning.weights, rounds.at(-1).weights);
+      const { weights, values } = rounds.at(-1);
+      return returning.round === rounds.length && same(returning.weights, weights) && sameValues(returning.values, values);
+    };
+    away.forEach((hex, i) => check(`${method}: away since ${i - 1}`, () => endsAlike(broughtTo(i - 1), hex)));
+    check(`${method}: replay`, () => endsAlike(broughtTo(0), replay));
+    closeSection(`federation ${method}${layout.carried ? ' with carried tensors' : ''}`);
+  };
+  federations.forEach((federation) => checkFederation(layout, federation));
+
+  check('digest with carried tensors',
+    () => carried.layout.digest === Buffer.from(layoutDigest(carried.layout)).toString('hex'));
+  carried.federations.forEach((federation) => checkFederation(carried.layout, federation));
+
+  for (const { method, precision, terms, start, rounds, joins } of initial) {
+    joins.forEach((hex, round) => check(`${method}: joins at ${round} by ${precision}`, () => {
+      const replica = new Replica(layout, fromHex(terms));
+      replica.applyCatchUp(fromHex(hex));
+      const expected = [start, ...rounds.map(({ weights }) => weights)];
+      if (replica.round !== round || !same(replica.weights, expected[round])) return false;
+      rounds.slice(round).forEach(({ broadcast }) => replica.applyBroadcast(fromHex(broadcast)));
+      return same(replica.weights, expected.at(-1));
     }));
-    check(`${method}: replay`, () => {
-      const returning = broughtTo(0);
-      returning.applyCatchUp(fromHex(replay));
-      return returning.round === rounds.length && same(returning.weights, rounds.at(-1).weights);
-    });
-    closeSection(`federation ${method}`);
+    closeSection(`initial model of ${method} by ${precision}`);
   }
 
   const refuses = (read) => {
@@ -712,6 +859,17 @@ function checkVectors(path) {
   };
   refused.forEach(({ hex, reason }) => check(`refused: ${reason}`, () => refuses(() => readArray(fromHex(hex)))));
   closeSection('refused');
+  refusedCarried.forEach(({ hex, reason }) => check(`refused carried tensor: ${reason}`, () => refuses(() => {
+    const { terms, start, federation, values } = carried.federations[0], data = fromHex(hex);
+    const isBroadcast = (data[1] & 15) === BROADCAST;
+    const replica = new Replica(carried.layout, fromHex(terms), isBroadcast ? start : null, federation, values);
+    if (isBroadcast) replica.applyBroadcast(data);
+    else replica.applyCatchUp(data);
+  })));
+  closeSection('refused carried tensors');
+  refusedInitial.forEach(({ hex, reason }) => check(`refused initial model: ${reason}`,
+    () => refuses(() => new Replica(layout, fromHex(initial[0].terms)).applyCatchUp(fromHex(hex)))));
+  closeSection('refused initial models');
 
   const { terms, start, federation, rounds } = federations[0];
   const atRound = (round) => {

@@ -15,7 +15,8 @@
 
 /* Kinds of messages, modes of catch-ups, flags of update sequences, codecs. */
 enum { UPLOAD = 1, BROADCAST = 2, CATCH_UP = 3, COHORT_NOTICE = 5 };
-enum { REPLAY = 0, SUM = 1, MODEL = 2 };
+enum { REPLAY = 0, SUM = 1, MODEL = 2, INITIAL = 3 };
+enum { HALF = 1, BYTES = 2 }; /* encodings of an initial model */
 enum { TERNARY = 1, PER_TENSOR = 2, NESTED = 4 };
 enum {
     NOTHING = 0,
@@ -34,6 +35,7 @@ enum { MAGIC = 0xFE, HEAD = 13, FRAME = 6, STAMP = 3, CRC = 4 };
 
 /* Magnitudes are compared as the bits of the float without its sign, shifted left by one: these
  * integers have the order of the magnitudes, with infinity and NaN at the top. */
+#define ABOVE_2_93 ((((uint32_t)(127 + 93) << 23) + 1) << 1)
 #define ABOVE_2_100 ((((uint32_t)(127 + 100) << 23) + 1) << 1)
 #define ABOVE_2_64 ((((uint32_t)(127 + 64) << 23) + 1) << 1)
 
@@ -776,17 +778,23 @@ static int has_counts(const ft_device *client)
     return FT_DEVICE_WITH_SIGNSGD && client->base && client->counts;
 }
 
-static int receive_sum(ft_device *client, const struct head *head, int64_t since, int counted,
-                       struct reader *in, ft_device_event *event)
+/* Read and check everything that is left of a message as the sum of several updates. */
+static int open_sum(const ft_device *client, struct payload *payload, struct reader *in)
 {
-    struct payload payload;
-    const uint8_t *next_stamp = take(in, STAMP);
     if (in->bad || !bytes_left(in))
         return FT_DEVICE_BAD_MESSAGE;
     const uint8_t codec = *in->at == SIGN_COUNTS ? SIGN_COUNTS : UPDATE_SEQUENCE;
     if (codec == SIGN_COUNTS ? !has_counts(client) : !FT_DEVICE_WITH_STC)
         return FT_DEVICE_UNSUPPORTED;
-    int code = open_payload(client, &payload, in, codec, 0);
+    return open_payload(client, payload, in, codec, 0);
+}
+
+static int receive_sum(ft_device *client, const struct head *head, int64_t since, int counted,
+                       struct reader *in, ft_device_event *event)
+{
+    struct payload payload;
+    const uint8_t *next_stamp = take(in, STAMP);
+    int code = open_sum(client, &payload, in);
     if (code != FT_DEVICE_OK)
         return code;
     if (head->round <= client->round)
@@ -836,6 +844,128 @@ static int receive_model(ft_device *client, const struct head *head, int64_t sin
     return FT_DEVICE_OK;
 }
 
+/* An encoded initial model. */
+struct initial {
+    uint8_t encoding;
+    const uint8_t *scales; /* bytes: one for each row */
+    const uint8_t *values;
+};
+
+/* A finite binary16 number; binary32 holds every one. */
+static float load_half(const uint8_t *data)
+{
+    const uint32_t bits = (uint32_t)data[0] | (uint32_t)data[1] << 8;
+    const uint32_t exponent = bits >> 10 & 31;
+    const uint32_t fraction = bits & 1023;
+    float value;
+    if (exponent) {
+        const uint32_t wide = (exponent + 127 - 15) << 23 | fraction << 13;
+        memcpy(&value, &wide, sizeof value);
+    } else {
+        value = (float)fraction / 16777216; /* subnormal: a multiple of 2**-24 */
+    }
+    return bits >> 15 ? -value : value;
+}
+
+static void open_halves(struct initial *initial, struct reader *in, uint32_t size)
+{
+    initial->values = take(in, 2 * (uint64_t)size);
+    if (in->bad)
+        return;
+    for (uint32_t i = 0; i < size; i++)
+        if ((initial->values[2 * (size_t)i + 1] >> 2 & 31) == 31) { /* infinite or NaN */
+            refuse(in);
+            return;
+        }
+}
+
+static void open_bytes(struct initial *initial, struct reader *in, uint32_t size, uint64_t rows)
+{
+    initial->scales = take(in, 4 * rows);
+    initial->values = take(in, size);
+    if (in->bad)
+        return;
+    for (uint64_t row = 0; row < rows; row++) {
+        const float scale = load_float(initial->scales + 4 * (size_t)row);
+        if (magnitude(scale) >= ABOVE_2_93 || scale < 0)
+            refuse(in);
+    }
+    for (uint32_t i = 0; i < size; i++)
+        if (initial->values[i] == 0x80) /* -128: the largest levels are -127 and 127 */
+            refuse(in);
+}
+
+/* Read and check an initial model. Returns a code. */
+static int open_initial(const ft_device *client, struct initial *initial, struct reader *in)
+{
+    memset(initial, 0, sizeof *initial);
+    initial->encoding = take_byte(in);
+    if (!in->bad && initial->encoding == HALF) {
+        open_halves(initial, in, client->size);
+    } else if (!in->bad && initial->encoding == BYTES) {
+        uint64_t rows = 0;
+        uint64_t values = 0;
+        if (!client->tensors)
+            return FT_DEVICE_UNSUPPORTED;
+        for (uint32_t t = 0; t < client->num_tensors && values <= client->size; t++) {
+            const ft_device_tensor tensor = client->tensors[t];
+            rows += tensor.columns ? tensor.rows : 0;
+            values += (uint64_t)tensor.rows * tensor.columns;
+        }
+        if (values != client->size)
+            return FT_DEVICE_BAD_ARGUMENT;
+        open_bytes(initial, in, client->size, rows);
+    } else {
+        refuse(in);
+    }
+    return in->bad ? FT_DEVICE_BAD_MESSAGE : FT_DEVICE_OK;
+}
+
+static void set_initial(ft_device *client, const struct initial *initial)
+{
+    float *out = client->weights;
+    const uint8_t *scale = initial->scales;
+    const uint8_t *level = initial->values;
+    if (initial->encoding == HALF) {
+        for (uint32_t i = 0; i < client->size; i++)
+            out[i] = load_half(initial->values + 2 * (size_t)i);
+        return;
+    }
+    for (uint32_t t = 0; t < client->num_tensors; t++) {
+        const ft_device_tensor tensor = client->tensors[t];
+        for (uint32_t row = 0; tensor.columns && row < tensor.rows; row++, scale += 4)
+            for (uint32_t i = 0; i < tensor.columns; i++, level++)
+                *out++ = load_float(scale) * (float)(*level < 128 ? *level : *level - 256);
+    }
+}
+
+/* The initial model and the sum of all broadcasts, for a client without weights. */
+static int receive_initial(ft_device *client, const struct head *head, struct reader *in,
+                           ft_device_event *event)
+{
+    struct initial initial;
+    struct payload payload;
+    int code = open_initial(client, &initial, in);
+    if (code == FT_DEVICE_OK && head->round)
+        code = open_sum(client, &payload, in);
+    else if (code == FT_DEVICE_OK && bytes_left(in))
+        code = FT_DEVICE_BAD_MESSAGE;
+    if (code != FT_DEVICE_OK)
+        return code;
+    if (head->round <= client->round)
+        return FT_DEVICE_OK;
+    if (client->round != -1)
+        return FT_DEVICE_MISSED_ROUNDS;
+    set_initial(client, &initial);
+    client->sign_updates = 0;
+    if (head->round)
+        apply(client, &payload);
+    memcpy(client->stamp, head->stamp, STAMP);
+    client->round = head->round;
+    event->how = FT_DEVICE_INITIAL;
+    return FT_DEVICE_OK;
+}
+
 static int receive_catch_up(ft_device *client, const struct head *head, struct reader *in,
                             ft_device_event *event)
 {
@@ -843,14 +973,16 @@ static int receive_catch_up(ft_device *client, const struct head *head, struct r
     int mode = (int)(lag & 3);
     int counted = (int)(lag >> 2 & 1);
     int64_t since = (int64_t)head->round - (int64_t)(lag >> 3);
-    if (in->bad || mode > MODEL || since < (mode == MODEL ? -1 : 0) ||
-        (counted && (mode == REPLAY || since < 0)))
+    if (in->bad || since < (mode == MODEL || mode == INITIAL ? -1 : 0) ||
+        (mode == INITIAL && since >= 0) || (counted && (mode == REPLAY || since < 0)))
         return FT_DEVICE_BAD_MESSAGE;
     event->leads_to = head->round;
     if (mode == REPLAY)
         return receive_replay(client, head, since, in, event);
     if (mode == SUM)
         return receive_sum(client, head, since, counted, in, event);
+    if (mode == INITIAL)
+        return receive_initial(client, head, in, event);
     return receive_model(client, head, since, counted, in, event);
 }
 

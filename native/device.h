@@ -46,7 +46,7 @@ extern "C" {
 
 /* Version of this interface. The major number changes if a caller has to change. */
 #define FT_DEVICE_VERSION_MAJOR 1
-#define FT_DEVICE_VERSION_MINOR 0
+#define FT_DEVICE_VERSION_MINOR 1
 
 /* Version of the messages (docs/format.md). */
 #define FT_DEVICE_FORMAT 1
@@ -110,8 +110,15 @@ enum ft_device_how {
     FT_DEVICE_BROADCAST,   /* broadcast */
     FT_DEVICE_REPLAY,      /* replayed broadcasts */
     FT_DEVICE_SUM,         /* sum of broadcasts */
-    FT_DEVICE_MODEL        /* whole model */
+    FT_DEVICE_MODEL,       /* whole model */
+    FT_DEVICE_INITIAL      /* initial model and sum of broadcasts */
 };
+
+/* A tensor as rows: its first axis by all others. A tensor with one axis or none has one row. */
+typedef struct ft_device_tensor {
+    uint32_t rows;
+    uint32_t columns;
+} ft_device_tensor;
 
 /* What a message from the server did to the client. */
 typedef struct ft_device_event {
@@ -144,6 +151,10 @@ typedef struct ft_device {
     uint32_t size;      /* number of parameters, 1 to FT_DEVICE_MAX_SIZE */
     uint8_t method;     /* one of enum ft_device_method */
     uint8_t terms[6];   /* digests of layout and method: `Terms(layout, method).digest` in Python */
+    /* The tensors of the model, which may be constants in flash. Needed only to join without weights
+     * a federation whose server has initial="int8"; else NULL. */
+    const ft_device_tensor *tensors;
+    uint32_t num_tensors;
 
     uint8_t stamp[3];      /* stamp of the history that the client has followed */
     int64_t round;         /* the client's round; -1 without weights */

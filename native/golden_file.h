@@ -4,8 +4,9 @@
  * For test programs only. All numbers are little-endian:
  *
  *     8 bytes "FTGOLD1\n"; u32 cases; for each case:
- *       u8 method; f64 p_up; 6 bytes terms; u64 client id; u32 size; u32 length and bytes of the
- *       federation's name; size f32 initial weights; u32 steps; for each step:
+ *       u8 method; f64 p_up; 6 bytes terms; u64 client id; u32 size; u32 tensors, for each u32 rows
+ *       and u32 columns; u32 length and bytes of the federation's name; size f32 initial weights;
+ *       u32 steps; for each step:
  *         u8 action; f32[size] new weights (action SEND only);
  *         u32 length and bytes: the message received, or the upload expected;
  *         i32 expected code; i64 expected round; f32[size] expected weights, f32[size] residual
@@ -38,6 +39,8 @@ struct golden_case {
     uint8_t terms[6];
     uint64_t client_id;
     uint32_t size;
+    uint32_t num_tensors;
+    ft_device_tensor *tensors;
     char *federation;
     uint32_t federation_length;
     float *start;
@@ -126,6 +129,12 @@ static struct golden_file golden_read(const char *path)
         free(terms);
         found->client_id = golden_number(file, 8);
         found->size = (uint32_t)golden_number(file, 4);
+        found->num_tensors = (uint32_t)golden_number(file, 4);
+        found->tensors = golden_memory(found->num_tensors * sizeof *found->tensors);
+        for (uint32_t t = 0; t < found->num_tensors; t++) {
+            found->tensors[t].rows = (uint32_t)golden_number(file, 4);
+            found->tensors[t].columns = (uint32_t)golden_number(file, 4);
+        }
         found->federation_length = (uint32_t)golden_number(file, 4);
         found->federation = (char *)golden_bytes(file, found->federation_length);
         found->start = golden_floats(file, found->size);
@@ -148,6 +157,7 @@ static void golden_free(struct golden_file *golden)
             free(found->steps[s].weights);
             free(found->steps[s].residual);
         }
+        free(found->tensors);
         free(found->federation);
         free(found->start);
         free(found->steps);
@@ -166,6 +176,8 @@ static ft_device golden_client(const struct golden_case *from)
     client.size = from->size;
     client.method = (uint8_t)from->method;
     memcpy(client.terms, from->terms, sizeof client.terms);
+    client.tensors = from->tensors;
+    client.num_tensors = from->num_tensors;
     client.weights = golden_memory(size * sizeof *client.weights);
     memcpy(client.weights, from->start, size * sizeof *client.weights);
     if (from->method == FT_DEVICE_SIGNSGD) {

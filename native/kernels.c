@@ -403,22 +403,80 @@ static int64_t omega_length(uint64_t value)
     return total;
 }
 
-/* Write a number from bit `at` on, last group first; return the next bit. */
-static int64_t omega_put(uint8_t *out, int64_t at, uint64_t value)
+/* The code of a number below 2**48, its first bit lowest. */
+static uint64_t omega_code(uint64_t value)
 {
-    int64_t end = at + omega_length(value);
-    int64_t place = end - 1; /* the closing zero is there already */
+    uint64_t code = 0;
+    int64_t place = omega_length(value) - 1; /* the closing zero is there already */
     while (value > 1) {
         int digits = 0;
         for (uint64_t rest = value; rest; rest >>= 1) {
             place--;
             digits++;
-            if (rest & 1)
-                out[place >> 3] |= (uint8_t)(1u << (place & 7));
+            code |= (rest & 1) << place;
         }
         value = (uint64_t)(digits - 1);
     }
-    return end;
+    return code;
+}
+
+/* Codes of small numbers, which are nearly all of them. */
+#define OMEGA_SMALL 64
+
+struct omega_table {
+    uint64_t codes[OMEGA_SMALL];
+    int64_t lengths[OMEGA_SMALL];
+};
+
+static void omega_fill(struct omega_table *table)
+{
+    table->codes[0] = 0;
+    table->lengths[0] = 0; /* there is no code of 0 */
+    for (uint64_t value = 1; value < OMEGA_SMALL; value++) {
+        table->codes[value] = omega_code(value);
+        table->lengths[value] = omega_length(value);
+    }
+}
+
+static int64_t omega_measure(const struct omega_table *table, uint64_t value)
+{
+    return value < OMEGA_SMALL ? table->lengths[value] : omega_length(value);
+}
+
+/* Bits that wait until eight bytes are full. */
+struct bit_writer {
+    uint8_t *out;
+    uint64_t word;
+    int64_t used;
+};
+
+static void write_bits(struct bit_writer *writer, uint64_t code, int64_t length)
+{
+    int64_t used = writer->used + length;
+    writer->word |= code << writer->used;
+    if (used >= 64) {
+        for (int i = 0; i < 8; i++)
+            writer->out[i] = (uint8_t)(writer->word >> (8 * i));
+        writer->out += 8;
+        used -= 64;
+        /* A length of 64 or more does not occur, so that 0 < length - used < 64. */
+        writer->word = code >> (length - used);
+    }
+    writer->used = used;
+}
+
+static void write_omega(struct bit_writer *writer, const struct omega_table *table, uint64_t value)
+{
+    if (value < OMEGA_SMALL)
+        write_bits(writer, table->codes[value], table->lengths[value]);
+    else
+        write_bits(writer, omega_code(value), omega_length(value));
+}
+
+static void end_bits(struct bit_writer *writer)
+{
+    for (int64_t i = 0; 8 * i < writer->used; i++)
+        writer->out[i] = (uint8_t)(writer->word >> (8 * i));
 }
 
 static int bit_at(const uint8_t *data, int64_t at)
@@ -455,15 +513,17 @@ static int64_t level_magnitude(int32_t level)
 
 int64_t ft_measure_levels(const int32_t *levels, int64_t count, int sparse)
 {
+    struct omega_table table;
+    omega_fill(&table);
     int64_t total = 0;
     int64_t previous = -1;
     for (int64_t i = 0; i < count; i++) {
         int64_t magnitude = level_magnitude(levels[i]);
         if (!sparse) {
-            total += omega_length((uint64_t)magnitude + 1) + (magnitude != 0);
+            total += omega_measure(&table, (uint64_t)magnitude + 1) + (magnitude != 0);
         } else if (magnitude) {
-            total += omega_length((uint64_t)(i - previous)) + 1;
-            total += omega_length((uint64_t)magnitude);
+            total += omega_measure(&table, (uint64_t)(i - previous)) + 1;
+            total += omega_measure(&table, (uint64_t)magnitude);
             previous = i;
         }
     }
@@ -472,26 +532,25 @@ int64_t ft_measure_levels(const int32_t *levels, int64_t count, int sparse)
 
 void ft_encode_levels(const int32_t *levels, int64_t count, int sparse, uint8_t *out)
 {
-    int64_t at = 0;
+    struct omega_table table;
+    omega_fill(&table);
+    struct bit_writer writer = {out, 0, 0};
     int64_t previous = -1;
     for (int64_t i = 0; i < count; i++) {
         int64_t magnitude = level_magnitude(levels[i]);
-        if (sparse && !magnitude)
-            continue;
-        if (sparse) {
-            at = omega_put(out, at, (uint64_t)(i - previous));
+        uint64_t positive = levels[i] > 0;
+        if (!sparse) {
+            write_omega(&writer, &table, (uint64_t)magnitude + 1);
+            if (magnitude)
+                write_bits(&writer, positive, 1);
+        } else if (magnitude) {
+            write_omega(&writer, &table, (uint64_t)(i - previous));
+            write_bits(&writer, positive, 1);
+            write_omega(&writer, &table, (uint64_t)magnitude);
             previous = i;
-        } else {
-            at = omega_put(out, at, (uint64_t)magnitude + 1);
-            if (!magnitude)
-                continue;
         }
-        if (levels[i] > 0)
-            out[at >> 3] |= (uint8_t)(1u << (at & 7));
-        at++;
-        if (sparse)
-            at = omega_put(out, at, (uint64_t)magnitude);
     }
+    end_bits(&writer);
 }
 
 int64_t ft_decode_levels(const uint8_t *data, int64_t bytes, int sparse, int64_t count,

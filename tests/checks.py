@@ -74,6 +74,7 @@ METHODS: dict[str, Method] = {
     "ef_signsgd-both-ways": BY_NAME["ef_signsgd"](both_ways=True),
     "terngrad": BY_NAME["terngrad"](),
     "qsgd": BY_NAME["qsgd"](levels=4, bucket=16),
+    "grid": BY_NAME["grid"](),
     "atomo": BY_NAME["atomo"](rank=2),
     "powersgd": BY_NAME["powersgd"](rank=2),
     "structured": BY_NAME["structured"](p=0.25),

@@ -28,10 +28,10 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self.roots = roots
         self.seen: dict[int, tuple[str, float, float]] = {}  # name, CPU seconds, peak in GB
-        self._stop = threading.Event()
+        self._ended = threading.Event()
 
     def run(self) -> None:
-        while not self._stop.wait(0.05):
+        while not self._ended.wait(0.05):
             for root in self.roots:
                 for pid in [root, *descendants(root)]:
                     self.look(pid)
@@ -51,7 +51,7 @@ class Watch(threading.Thread):
             self.seen[pid] = name, seconds, int(peak[1]) / 1e6
 
     def end(self) -> None:
-        self._stop.set()
+        self._ended.set()
         self.join()
 
 

@@ -18,7 +18,7 @@ from fedtern.core.errors import (
     StoreError,
 )
 from fedtern.core.extras import require
-from fedtern.core.layout import Layout
+from fedtern.core.layout import Carried, Layout
 from fedtern.core.methods import (
     METHODS,
     Link,
@@ -32,6 +32,7 @@ from fedtern.core.methods import (
 )
 from fedtern.core.protocol import Broadcast, Client, Server
 from fedtern.core.snapshot import Snapshot
+from fedtern.core.template import Template
 from fedtern.data.environment import Environment
 from fedtern.store import DurableClient, DurableServer, Store
 
@@ -69,6 +70,7 @@ def _unavailable(message: str) -> object:
 __all__ = [
     "METHODS",
     "Broadcast",
+    "Carried",
     "Client",
     "DataError",
     "DecodeError",
@@ -91,6 +93,7 @@ __all__ = [
     "Snapshot",
     "Store",
     "StoreError",
+    "Template",
     "compress",
     "decompress",
     "fedavg",

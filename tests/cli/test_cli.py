@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 
 import fedtern
 from checks import LAYOUT, METHODS, pair, trained
+from fedtern import Client, Layout, Server
 from fedtern.cli import app
 from fedtern.core.inspection import inspect
+from fedtern.core.layout import Carried
 from fedtern.core.protocol.messages import CohortNotice
 
 
@@ -57,6 +59,45 @@ def test_parts_of_every_message_add_up_for_every_method(name):
             found = inspect(data, layout)
             assert sum(nbytes for _, nbytes in found.parts) == len(data)
             assert all(nbytes >= 0 for _, nbytes in found.parts)
+
+
+@pytest.mark.parametrize("initial", ["exact", "float16", "int8"])
+@pytest.mark.parametrize("name", ["stc", "signsgd", "sgd"])
+def test_parts_of_messages_with_carried_tensors_and_initial_models_add_up(run, name, initial):
+    layout = Layout(("w", "b"), ((4, 6), (4,)), (Carried("mean", (5,), "float32"),))
+    zeros = {"mean": np.zeros(5, np.float32)}
+    start = np.linspace(-1, 1, layout.size, dtype=np.float32)
+    server = Server(start, METHODS[name], layout, carried=zeros, initial=initial)
+    client = Client(0, METHODS[name], layout)
+    messages = [server.catch_up(0, -1).data]
+    client.receive(messages[0])
+    ones = {"mean": np.full(5, 0.1, np.float32)}
+    messages.append(client.send(client.weights + start, carried=ones).data)
+    server.receive(0, messages[-1])
+    messages += [
+        server.finish_round().data,
+        server.catch_up(0, 0).data,
+        server.catch_up(0, -1).data,
+    ]
+    for data in messages:
+        result = run(data, "--size", "4x6,4", "--carried", "float32:5", "--json")
+        found = json.loads(result.output.splitlines()[-1])
+        assert sum(found["parts"].values()) == len(data)
+        if found["facts"].get("catch-up") != "replayed broadcasts":
+            # float16 holds the initial zeros
+            assert found["parts"]["carried tensors"] == (11 if data is messages[0] else 21)
+    assert inspect(messages[1], layout).facts["carried tensors"] == "mean"
+    shown = run(messages[0], "--size", "4x6,4", "--carried", "float32:5").output
+    expected = "weights" if initial == "exact" else f"initial model ({initial})"
+    assert expected in shown
+
+
+def test_inspect_refuses_unknown_carried_tensors(run):
+    data = fedtern.compress(np.ones(3), p=1)
+    assert "dtypes are float16" in " ".join(
+        run(data, "--size", "3", "--carried", "text:3").output.split()
+    )
+    assert "pass --size" in run(data, "--carried", "int64:1").output
 
 
 def test_inspect_shows_counted_clients_and_next_cohort_and_asks_for_size(run):

@@ -56,19 +56,46 @@ def test_tensors_outside_of_trainable_are_fixed():
 
 
 def test_tied_tensors_are_sent_once():
-    tied = {"embedding": MODEL["dense"], "bias": np.zeros(2), "head": MODEL["dense"].copy()}
+    tied = {"embedding": MODEL["dense"], "bias": np.zeros(2), "head": MODEL["dense"]}
     template = Template.of(tied)
     assert template.layout.names == ("embedding", "bias")
     joined = template.join(template.split(tied).weights * 2)
     np.testing.assert_array_equal(joined["head"], joined["embedding"])
-    with pytest.raises(ValueError, match=r"'head' had the same values as 'embedding'.*differ"):
+    assert not np.shares_memory(joined["head"], joined["embedding"])
+    template.check({**tied, "head": MODEL["dense"].copy()})
+    with pytest.raises(ValueError, match=r"'head' was the same as 'embedding'.*now they differ"):
         template.split({**tied, "head": MODEL["dense"] + 1})
     assert len(Template.of(tied, detect_ties=False).layout.names) == 3
 
 
-def test_constant_tensors_are_never_tied():
-    template = Template.of({"a": np.ones(5, np.float32), "b": np.ones(5, np.float32)})
-    assert template.layout.names == ("a", "b")
+def test_the_state_dict_of_a_torch_model_with_tied_weights_has_a_tie():
+    model = torch.nn.Sequential(torch.nn.Embedding(5, 3), torch.nn.Linear(3, 5, bias=False))
+    model[1].weight = model[0].weight
+    arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    assert Template.of(arrays).layout.names == ("0.weight",)
+
+
+def test_layers_with_the_same_initial_values_are_independent():
+    layer = torch.nn.TransformerEncoderLayer(4, 1, 8)
+    model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    names = Template.of(arrays).layout.names
+    assert len(names) == len(arrays)
+    assert len(Template.of(arrays, detect_ties="values").layout.names) < len(names)
+
+
+def test_views_of_the_same_memory_with_other_shapes_are_not_tied():
+    square = np.eye(3, dtype=np.float32)
+    arrays = {"a": square, "transposed": square.T, "flat": square.reshape(-1), "row": square[0]}
+    assert len(Template.of(arrays).layout.names) == 4
+
+
+def test_copies_of_tied_tensors_are_found_by_their_values():
+    tied = {"embedding": MODEL["dense"], "head": MODEL["dense"].copy(), "a": np.ones(5)}
+    template = Template.of({**tied, "b": np.ones(5)}, detect_ties="values")
+    assert template.layout.names == ("embedding", "a", "b")  # constants are never tied
+    with pytest.raises(ValueError, match='detect_ties must be True, False or "values"'):
+        Template.of(tied, detect_ties="always")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "float32"])
@@ -116,10 +143,62 @@ def test_overflow_is_refused_by_name_or_saturated():
 def test_models_without_trained_tensors_and_unknown_dtypes_are_refused():
     with pytest.raises(ValueError, match=r"no floating-point tensor to train.*steps"):
         Template.of({"steps": np.array(3)})
+    with pytest.raises(ValueError, match=r"no floating-point tensor to train.*none"):
+        Template.of({})
     with pytest.raises(ValueError, match=r"'z' is complex128; supported are"):
         Template.of({"z": np.zeros(2, complex)})
     with pytest.raises(ValueError, match="carry must be"):
         Template.of(MODEL, carry="sometimes")
+
+
+@pytest.mark.parametrize("trainable", [["lora_*"], ["bias", "lora_*"], "lora_*"])
+def test_trainable_patterns_without_a_match_are_refused(trainable):
+    with pytest.raises(ValueError, match=r"no tensor matches trainable='lora_\*'; .*embedding"):
+        Template.of(MODEL, trainable=trainable)
+
+
+def test_trainable_patterns_that_match_only_carried_tensors_are_refused():
+    with pytest.raises(ValueError, match=r"no floating-point tensor to train that matches mask"):
+        Template.of(MODEL, trainable="mask")
+
+
+def test_a_single_pattern_may_be_a_string():
+    assert Template.of(MODEL, trainable="b*").layout.names == ("bias",)
+    carried = Template.of(MODEL, carried="dense").layout.carried
+    assert [t.name for t in carried] == ["dense", "bn.num_batches_tracked", "mask"]
+
+
+def test_scalars_lists_and_strided_arrays_are_arrays():
+    model = {
+        "scalar": np.float64(2.5),
+        "zero_d": np.array(1.5, np.float32),
+        "empty": np.zeros((0, 3), np.float32),
+        "list": [1.0, 2.0],
+        "transposed": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+        "reversed": np.arange(4, dtype=np.float16)[::-1],
+        "big_endian": np.array([7, 8], ">f4"),
+        "count": 3,
+    }
+    template = Template.of(model)
+    parts = template.split(model)
+    joined = template.join(parts.weights * 2, parts.carried)
+    for name, array in joined.items():
+        factor = 1 if name == "count" else 2
+        np.testing.assert_array_equal(array, np.asarray(model[name]) * factor)
+        assert array.shape == np.shape(model[name])
+    assert template.delta(joined, parts.weights).tobytes() == parts.weights.tobytes()
+
+
+def test_join_returns_copies():
+    template = Template.of(MODEL, trainable="bias", carry="local")
+    parts = template.split(MODEL)
+    fixed = template.fixed(MODEL)
+    joined = template.join(parts.weights, parts.carried, parts.local, fixed)
+    for name, array in joined.items():
+        array[...] = 1
+        assert not np.shares_memory(array, MODEL[name])
+    assert not parts.weights.any()
+    np.testing.assert_array_equal(fixed["dense"], MODEL["dense"])
 
 
 def test_a_template_survives_json():

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -18,6 +20,24 @@ def test_the_convex_example_converges_in_a_hundredth_of_the_bytes():
     distances = [float(line.split()[1].rstrip("%")) for line in last[:2]]
     assert max(distances) < 6
     assert min(float(x.rstrip("x")) for x in last[2].split()[:2]) > 100
+
+
+WITHOUT_TORCH = """
+import runpy, sys
+runpy.run_path(sys.argv[1], run_name="__main__")
+assert "torch" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "least"), [("scikit_learn", "sklearn", 0.85), ("jax_mlp", "jax", 0.88)]
+)
+def test_examples_of_arrays_are_short_and_train_without_torch(name, package, least):
+    pytest.importorskip(package)
+    path = ROOT / "examples" / "arrays" / f"{name}.py"
+    assert len(path.read_text().splitlines()) < 40
+    output = python("-c", WITHOUT_TORCH, str(path))
+    assert float(output.split()[1]) >= least
 
 
 def test_compressing_takes_at_most_three_additions_and_decoding_half_of_one():

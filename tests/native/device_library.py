@@ -26,6 +26,7 @@ from fedtern.core.protocol import Received
 from fedtern.core.protocol.events import How
 from fedtern.core.protocol.terms import Terms
 from fedtern.core.snapshot import pack_blobs
+from fedtern.core.updates.factors import matrix_shapes
 
 NATIVE = Path(__file__).parents[2] / "native"
 STRICT = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
@@ -56,7 +57,7 @@ EXCEPTIONS: dict[int, type[Exception]] = {
     CODES["NO_WEIGHTS"]: LocalProtocolError,
     CODES["NOT_FINITE"]: NonFiniteError,
 }
-HOW = [How.NOTHING, How.NOTICE, How.BROADCAST, How.REPLAY, How.SUM, How.MODEL]
+HOW = [How.NOTHING, How.NOTICE, How.BROADCAST, How.REPLAY, How.SUM, How.MODEL, How.START]
 
 Floats = ctypes.POINTER(ctypes.c_float)
 
@@ -82,6 +83,12 @@ class Event(ctypes.Structure):
     )
 
 
+class Tensor(ctypes.Structure):
+    """``ft_device_tensor``."""
+
+    _fields_ = (("rows", ctypes.c_uint32), ("columns", ctypes.c_uint32))
+
+
 class State(ctypes.Structure):
     """``ft_device``."""
 
@@ -98,6 +105,8 @@ class State(ctypes.Structure):
         ("size", ctypes.c_uint32),
         ("method", ctypes.c_uint8),
         ("terms", ctypes.c_uint8 * 6),
+        ("tensors", ctypes.POINTER(Tensor)),
+        ("num_tensors", ctypes.c_uint32),
         ("stamp", ctypes.c_uint8 * 3),
         ("round", ctypes.c_int64),
         ("pending", ctypes.c_size_t),
@@ -184,6 +193,7 @@ class Device:
         self._base = np.zeros(size, np.float32)
         self._counts = np.zeros(size, np.int32)
         signs = codec == SignsCodec.id
+        tensors = matrix_shapes(layout)
         self.state = State(
             client_id=client_id,
             p_up=p_up,
@@ -196,6 +206,8 @@ class Device:
             size=size,
             method=codec,
             terms=(ctypes.c_uint8 * 6)(*self.terms.digest),
+            tensors=(Tensor * len(tensors))(*tensors),
+            num_tensors=len(tensors),
         )
         if weights is None:
             self._check(library.ft_device_join(self.state))

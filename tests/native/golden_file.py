@@ -14,6 +14,7 @@ from device_library import CODES, Device, codec_of
 from checks import METHODS, trained
 from fedtern import Layout
 from fedtern.core.envelope import CATCH_UP, seal
+from fedtern.core.updates.factors import matrix_shapes
 from fedtern.core.wire import varint
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "core" / "golden" / "v1.json").read_text())
@@ -60,7 +61,10 @@ class Recorder:
     def to_bytes(self) -> bytes:
         state, name = self.device.state, self.case["federation"].encode()
         head = struct.pack("<Bd", codec_of(self.method), state.p_up) + self.device.terms.digest
-        head += struct.pack("<QII", self.client_id, LAYOUT.size, len(name)) + name
+        tensors = matrix_shapes(LAYOUT)
+        head += struct.pack("<QII", self.client_id, LAYOUT.size, len(tensors))
+        head += b"".join(struct.pack("<II", *shape) for shape in tensors)
+        head += struct.pack("<I", len(name)) + name
         steps = struct.pack("<I", len(self.steps)) + b"".join(self.steps)
         return head + self.start.astype("<f4").tobytes() + steps
 
@@ -106,6 +110,20 @@ def record(library: ctypes.CDLL, case: dict[str, Any], client_id: int) -> bytes:
     return recorder.to_bytes()
 
 
+def record_initial(library: ctypes.CDLL, case: dict[str, Any]) -> bytes:
+    """What a federation with a rounded initial model sends to a client without weights."""
+    recorder = Recorder(library, case, 1)
+    broadcasts = [bytes.fromhex(recorded["broadcast"]) for recorded in case["rounds"]]
+    for round, data in enumerate(case["joins"]):
+        recorder.begin(JOIN)
+        for message in (bytes.fromhex(data), *broadcasts[round:]):
+            recorder.receive(message)
+    recorder.begin(JOIN)
+    for refused in GOLDEN["refused_initial"]:
+        recorder.receive(bytes.fromhex(refused["hex"]))
+    return recorder.to_bytes()
+
+
 def write_golden_file(path: Path, library: ctypes.CDLL) -> Path:
     """Write the golden federations of all supported methods, as seen by three clients each."""
     cases = [
@@ -114,5 +132,6 @@ def write_golden_file(path: Path, library: ctypes.CDLL) -> Path:
         if case["method"] in SUPPORTED
         for client_id in (300, 1, FAR)
     ]
+    cases += [record_initial(library, case) for case in GOLDEN["initial"]]
     path.write_bytes(b"FTGOLD1\n" + struct.pack("<I", len(cases)) + b"".join(cases))
     return path

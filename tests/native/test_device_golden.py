@@ -73,6 +73,29 @@ def test_golden_replay_gives_the_recorded_weights_from_every_round(library, case
         assert device.weights.tobytes() == np.float32(case["rounds"][-1]["weights"]).tobytes()
 
 
+@pytest.mark.parametrize(
+    "case", GOLDEN["initial"], ids=lambda case: f"{case['method']}-{case['precision']}"
+)
+def test_golden_initial_models_give_the_recorded_weights(library, case):
+    expected = [case["start"], *(recorded["weights"] for recorded in case["rounds"])]
+    for round, data in enumerate(case["joins"]):
+        device = make(library, case, None)
+        assert device.receive(bytes.fromhex(data)).round == round
+        assert device.weights.tobytes() == np.float32(expected[round]).tobytes()
+        for broadcast in broadcasts_of(case)[round:]:
+            device.receive(broadcast)
+        assert device.weights.tobytes() == np.float32(expected[-1]).tobytes()
+
+
+@pytest.mark.parametrize("refused", GOLDEN["refused_initial"], ids=lambda case: case["reason"])
+def test_golden_bad_initial_models_are_refused(library, refused):
+    device = make(library, GOLDEN["initial"][0], None)
+    before = device.everything()
+    with pytest.raises(DecodeError):
+        device.receive(bytes.fromhex(refused["hex"]))
+    assert device.everything() == before
+
+
 def test_golden_uploads_are_written_the_same(library, case):
     """Byte for byte: the golden magnitudes have one sum in either order."""
     start = np.float32(case["start"])

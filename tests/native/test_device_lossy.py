@@ -31,6 +31,7 @@ from fedtern import (
 from fedtern.core.layout import Vector
 from fedtern.core.protocol import CohortNotice, Received, Upload
 from fedtern.core.protocol.events import How
+from fedtern.core.protocol.initial import round_initial
 from fedtern.core.protocol.terms import STAMP_BYTES
 from fedtern.core.updates import Ternary
 from fedtern.core.wire import Reader
@@ -47,16 +48,22 @@ class Schedule:
     def __init__(self, library, name: str, seed: int) -> None:
         self.rng = np.random.default_rng([METHODS.index(name), seed])
         self.library = library
-        self.layout = Layout.flat(int(self.rng.choice([1, 7, 40, 300])))
+        size = int(self.rng.choice([1, 7, 40, 300]))
+        rows = int(self.rng.choice([n for n in (1, 4, 10) if size % n == 0]))
+        self.layout = Layout(("w", "b"), ((rows, size // rows), (3,)))
         self.method = {
             "stc": stc(*self.rng.choice([0.01, 0.05, 0.2, 0.7, 1.0], 2).tolist()),
             "signsgd": signsgd(delta=float(self.rng.choice([0.01, 0.1]))),
             "fedavg": fedavg(local_steps=4, weighted=True),
             "sgd": sgd(),
         }[name]
-        self.start = self.rng.standard_normal(self.layout.size).astype(np.float32)
+        given = self.rng.standard_normal(self.layout.size).astype(np.float32)
+        initial = ("exact", "float16", "int8")[seed % 3]
+        self.start = round_initial(given, self.layout, initial)
         cache = self.rng.choice([0, 600, 5000, 100_000])
-        self.server = Server(self.start, self.method, self.layout, cache_bytes=int(cache))
+        self.server = Server(
+            given, self.method, self.layout, initial=initial, cache_bytes=int(cache)
+        )
         starts = [self.start, self.start, None]  # the third joins without weights
         self.devices = [self.make(i, starts[i]) for i in range(DEVICES)]
         self.other = Client(DEVICES, self.method, self.layout, self.start)

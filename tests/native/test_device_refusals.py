@@ -22,9 +22,10 @@ from fedtern import (
 )
 from fedtern.core.codecs.golomb import encode_positions
 from fedtern.core.envelope import BROADCAST, CATCH_UP, COHORT_NOTICE, seal
-from fedtern.core.protocol import CohortNotice
+from fedtern.core.protocol import Broadcast, CohortNotice
 from fedtern.core.protocol.catchup import CatchUpBuilder, encode_sum
-from fedtern.core.updates.sums import MAX_UPDATES, SignCounts, UpdateSequence
+from fedtern.core.protocol.initial import encode_initial
+from fedtern.core.updates.sums import MAX_UPDATES, SignCounts, UpdateSequence, merge_updates
 from fedtern.core.wire import Reader, varint
 
 LAYOUT = Layout(("a", "b"), ((5, 4), (10,)))
@@ -65,6 +66,15 @@ class Scene:
             "whole model": server.catch_up(300, -1).data,
         }
         self.messages["model"] = self._model_from(self.messages["whole model"])
+        for precision in ("float16", "int8"):
+            initial = encode_initial(self.start, LAYOUT, precision)
+            way = CatchUpBuilder(-1, 0, False, server.terms)
+            self.messages[f"initial {precision}"] = way.start(initial, b"", b"abc", {})
+            updates = [Broadcast.open(data, server.terms).update for data in self.broadcasts]
+            if (total := merge_updates(updates)) is not None:
+                way = CatchUpBuilder(-1, server.round, False, server.terms)
+                data = way.start(initial, encode_sum(total, LAYOUT), server.stamp, {})
+                self.messages[f"initial {precision} and sum"] = data
 
     @staticmethod
     def _model_from(data: bytes) -> bytes:
@@ -205,13 +215,16 @@ def test_every_cut_of_a_body_has_the_same_effect_as_in_python(library, name):
     scene = Scene(library, name)
     for data in scene.messages.values():
         for length in range(len(data) - 6):
-            compare(scene.devices()[1], seal(data[1] & 15, data[2:][:length]))
+            for device in scene.devices():
+                compare(device, seal(data[1] & 15, data[2:][:length]))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_messages_of_another_history_are_refused(library, name):
     ours, others = Scene(library, name), Scene(library, name, seed=2)
     for kind, data in others.messages.items():
+        if kind.startswith("initial"):
+            continue  # for clients without a history
         if kind not in ("model", "whole model", "empty broadcast", "shortest, short"):
             device = ours.devices()[1]
             is_model = device.receive_code(data)[1].how == 5  # which replaces a history
@@ -291,15 +304,87 @@ def test_ids_are_read_as_in_python(library, case):
     assert compare(device, notice) == ("accepted" if valid else "DecodeError")
 
 
-@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize("mode", [0, 1, 2, 3])
 @pytest.mark.parametrize("counted", [0, 4])
 def test_catch_ups_to_clients_without_weights_are_whole_models(library, mode, counted):
     """A sum, or a replay, has nothing to start from; nor can an upload have counted."""
     device = Device(library, 300, METHODS["stc"], LAYOUT)
-    parts = [b"", b"abc\6\0\1\0", b"\1" + bytes(4 * LAYOUT.size)]
+    floats = bytes(4 * LAYOUT.size)
+    parts = [b"", b"abc\6\0\1\0", b"\1" + floats, b"\1" + floats[: 2 * LAYOUT.size]]
     body = device.terms.header(device.stamp, 0) + varint(8 + counted + mode) + parts[mode]
-    valid = mode == 2 and not counted
+    valid = mode >= 2 and not counted
     assert compare(device, seal(CATCH_UP, body)) == ("accepted, new" if valid else "DecodeError")
+
+
+def halves(*values: float) -> bytes:
+    """An initial model of float16 values, the first ones given."""
+    return b"\1" + np.float16([*values, *[0.0] * (LAYOUT.size - len(values))]).tobytes()
+
+
+def rows(scale: float, level: int) -> bytes:
+    """An initial model of int8 rows: five and one."""
+    return b"\2" + np.float32([scale] * 6).tobytes() + bytes([level & 255]) * LAYOUT.size
+
+
+INITIAL = {
+    "all kinds of float16": (halves(1.5, -65504, 6e-8, -5.96e-8, 6.1e-5, 0.0, -0.0, 1e-3), True),
+    "an infinite float16": (halves(0, np.inf), False),
+    "a float16 that is NaN": (halves(0, np.nan), False),
+    "the largest rows": (rows(2.0**93, -127), True),
+    "a scale that is too large": (rows(float(np.float32(2.0**93) * np.float32(1.0001)), 1), False),
+    "a negative scale": (rows(-1.0, 1), False),
+    "a scale of negative zero": (rows(-0.0, 1), True),
+    "a scale that is NaN": (rows(np.nan, 0), False),
+    "a subnormal scale": (rows(3e-45, -5), True),
+    "level -128": (rows(1.0, -128), False),
+    "an unknown encoding": (b"\0" + halves()[1:], False),
+    "a byte too many": (halves() + b"\0", False),
+    "a byte too few": (rows(1.0, 1)[:-1], False),
+    "nothing": (b"", False),
+}
+
+
+@pytest.mark.parametrize("case", INITIAL)
+def test_initial_models_are_read_as_in_python(library, case):
+    initial, valid = INITIAL[case]
+    device = Device(library, 300, METHODS["stc"], LAYOUT)
+    body = device.terms.header(b"abc", 0) + varint(8 + 3) + initial
+    assert compare(device, seal(CATCH_UP, body)) == ("accepted, new" if valid else "DecodeError")
+
+
+@pytest.mark.parametrize("round", [0, 1])
+@pytest.mark.parametrize("has_sum", [False, True])
+def test_an_initial_model_has_a_sum_unless_it_leads_to_round_0(library, round, has_sum):
+    device = Device(library, 300, METHODS["stc"], LAYOUT)
+    body = device.terms.header(b"abc", round) + varint(8 * (round + 1) + 3) + halves(1.0)
+    expected = "accepted, new" if has_sum == (round > 0) else "DecodeError"
+    assert compare(device, seal(CATCH_UP, body + b"\6\0\1\0" * has_sum)) == expected
+
+
+def test_initial_models_are_for_clients_without_weights_only(library):
+    device = Device(library, 300, METHODS["stc"], LAYOUT, np.zeros(LAYOUT.size, np.float32))
+    for lag, expected in ((0, "DecodeError"), (1, "DecodeError"), (2, "MissedRounds")):
+        body = device.terms.header(b"abc", 1) + varint(8 * lag + 3) + halves(1.0) + b"\6\0\1\0"
+        assert compare(device, seal(CATCH_UP, body)) == expected
+
+
+def test_rows_need_the_table_of_tensors(library):
+    device = Device(library, 300, METHODS["stc"], LAYOUT)
+    data = seal(CATCH_UP, device.terms.header(b"abc", 0) + varint(8 + 3) + rows(1.0, 1))
+    device.state.num_tensors = 1
+    assert device.receive_code(data)[0] == CODES["BAD_ARGUMENT"]
+    device.state.tensors = None
+    assert device.receive_code(data)[0] == CODES["UNSUPPORTED"]
+    assert device.round == -1
+
+
+def test_tensors_without_values_have_no_rows(library):
+    layout = Layout(("a", "b", "c", "d"), ((3, 0), (2, 2), (0,), ()))
+    start = np.float32([1, -2, 3, 4, 5])
+    server = Server(start, METHODS["stc"], layout, initial="int8")
+    device = Device(library, 300, METHODS["stc"], layout)
+    assert compare(device, server.catch_up(300, -1).data) == "accepted, new"
+    assert np.allclose(device.weights, start, rtol=0.01)
 
 
 def test_a_replay_does_not_say_whether_an_upload_counted(library):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -12,9 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedtern.core.dtypes import DTYPES
 from fedtern.core.errors import FedternError
 from fedtern.core.inspection import Inspection, inspect
-from fedtern.core.layout import Layout
+from fedtern.core.layout import Carried, Layout
 
 
 def inspect_command(
@@ -25,7 +27,15 @@ def inspect_command(
         str | None,
         typer.Option(
             metavar="N[,N...]",
-            help="Parameters of the model, or of each tensor; most messages do not contain them.",
+            help="Parameters of the model, or of each tensor, or their shapes like 10x784,10; most"
+            " messages do not contain them.",
+        ),
+    ] = None,
+    carried: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DTYPE:N[,DTYPE:N...]",
+            help="Dtype and number of values of each carried tensor; needs --size.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -34,8 +44,11 @@ def inspect_command(
 
     With the number of parameters, also compares the size with the entropy bound.
     """
+    if carried is not None and size is None:
+        raise typer.BadParameter("pass --size, too", param_hint="--carried")
+    layout = None if size is None else _layout(size, _carried(carried))
     try:
-        found = inspect(file.read_bytes(), None if size is None else _layout(size))
+        found = inspect(file.read_bytes(), layout)
     except (FedternError, OSError) as error:
         typer.echo(f"{file}: {getattr(error, 'strerror', None) or error}", err=True)
         raise typer.Exit(1) from None
@@ -46,15 +59,33 @@ def inspect_command(
         _print(found, Console(highlight=False))
 
 
-def _layout(sizes: str) -> Layout:
-    parts = sizes.split(",")
-    if not all(part.isdecimal() for part in parts):
-        raise typer.BadParameter(f"expected numbers like 7840,10, got {sizes}", param_hint="--size")
-    if sum(map(int, parts)) >= 1 << 63:
+def _carried(text: str | None) -> tuple[Carried, ...]:
+    tensors = []
+    for i, part in enumerate(text.split(",") if text else []):
+        dtype, _, size = part.partition(":")
+        if dtype not in DTYPES or not size.isdecimal():
+            raise typer.BadParameter(
+                f"expected tensors like float32:64,int64:1, got {part!r}; dtypes are"
+                f" {', '.join(DTYPES)}",
+                param_hint="--carried",
+            )
+        tensors.append(Carried(f"carried {i}", (int(size),), dtype))
+    return tuple(tensors)
+
+
+def _layout(sizes: str, carried: tuple[Carried, ...]) -> Layout:
+    parts = [part.split("x") for part in sizes.split(",")]
+    if not all(side.isdecimal() for part in parts for side in part):
+        raise typer.BadParameter(
+            f"expected numbers like 7840,10 or shapes like 10x784,10, got {sizes}",
+            param_hint="--size",
+        )
+    shapes = tuple(tuple(map(int, part)) for part in parts)
+    if sum(map(math.prod, shapes)) >= 1 << 63:
         raise typer.BadParameter(
             f"{sizes} parameters are too many; the sum must be below 2**63", param_hint="--size"
         )
-    return Layout(tuple(map(str, range(len(parts)))), tuple((int(part),) for part in parts))
+    return Layout(tuple(map(str, range(len(parts)))), shapes, carried)
 
 
 def _print(found: Inspection, console: Console) -> None:

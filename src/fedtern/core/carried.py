@@ -24,6 +24,9 @@ Values = Mapping[str, NDArray[Any]]
 
 NO_VALUES: Values = {}
 
+MAX_MAGNITUDE = 2.0**64
+"""Limit of floating-point values, like that of uploads: no mean of them can overflow."""
+
 # How the values of a tensor follow in a message.
 UNCHANGED = 0
 RAW = 1
@@ -37,7 +40,7 @@ def check_carried(
 
     Raises:
         ValueError: a tensor is missing or unknown, or has another shape or dtype.
-        NonFiniteError: a value is NaN or infinite.
+        NonFiniteError: a value is NaN, infinite or beyond 2**64.
 
     """
     given = {} if values is None else dict(values)
@@ -63,31 +66,46 @@ def _check_tensor(tensor: Carried, array: NDArray[Any]) -> NDArray[Any]:
             f" expected {tensor.shape} and {tensor.dtype}"
         )
     stored = to_storage(array, tensor.dtype)
-    if (bad := _first_non_finite(tensor, stored)) is not None:
+    if (bad := _first_unsafe(tensor, stored)) is not None:
         raise NonFiniteError(
-            f"value {bad} in carried tensor {tensor.name!r} cannot be sent: it is not finite; lower"
-            " the learning rate"
+            f"value {bad} in carried tensor {tensor.name!r} cannot be sent: it is not finite or is"
+            " beyond 2**64; lower the learning rate, or keep such tensors on each client with"
+            ' carry="local"'
         )
     return stored
 
 
-def _first_non_finite(tensor: Carried, stored: NDArray[Any]) -> float | None:
+def _first_unsafe(tensor: Carried, stored: NDArray[Any]) -> float | None:
+    """Return the first value that must not be sent."""
     if not tensor.is_float:
         return None
     values = to_float32(stored, tensor.dtype) if tensor.dtype == "bfloat16" else stored
-    bad = values[~np.isfinite(values)]
-    return float(bad.flat[0]) if bad.size else None
+    # NaN fails every comparison. Python floats, because float16 cannot hold the limit.
+    if (
+        not values.size
+        or -MAX_MAGNITUDE <= float(values.min()) <= float(values.max()) <= MAX_MAGNITUDE
+    ):
+        return None
+    wide = values.astype(np.float64)
+    return float(wide[~(np.abs(wide) <= MAX_MAGNITUDE)].flat[0])
 
 
 def changed_values(values: Values, before: Values) -> dict[str, NDArray[Any]]:
     """Return the tensors whose bits differ from those before."""
-    return {
-        name: array for name, array in values.items() if array.tobytes() != before[name].tobytes()
-    }
+    return {name: array for name, array in values.items() if not same_bits(array, before[name])}
+
+
+def same_bits(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Return whether two arrays of the same shape and dtype have the same bits."""
+    bits = f"u{a.dtype.itemsize}"
+    return a is b or np.array_equal(a.view(bits), b.view(bits))
 
 
 def round_to_float16(values: Values, layout: Layout) -> dict[str, NDArray[Any]]:
-    """Round float32 and float64 tensors to values that float16 can hold, saturating."""
+    """Round float32 and float64 tensors to values that float16 can hold.
+
+    Values beyond 65504, the largest one, become that value.
+    """
     rounded = dict(values)
     for tensor in layout.carried:
         if tensor.name in values and tensor.dtype in ("float32", "float64"):
@@ -119,14 +137,14 @@ def _as_float16(tensor: Carried, values: NDArray[Any]) -> NDArray[np.float16] | 
         return None
     with np.errstate(over="ignore"):
         narrow = values.astype("<f2")
-    return narrow if narrow.astype(tensor.storage).tobytes() == values.tobytes() else None
+    return narrow if same_bits(narrow.astype(tensor.storage), values) else None
 
 
 def read_carried(reader: Reader, layout: Layout) -> dict[str, NDArray[Any]]:
     """Read the section of carried tensors and return those that changed.
 
     Raises:
-        DecodeError: the section is damaged, or a value is not finite.
+        DecodeError: the section is damaged, or a value is not finite or beyond 2**64.
 
     """
     return {
@@ -153,8 +171,10 @@ def _read_tensor(reader: Reader, tensor: Carried) -> NDArray[Any] | None:
             f"unknown encoding {encoding} of carried tensor {tensor.name!r}, which is"
             f" {tensor.dtype}"
         )
-    if (bad := _first_non_finite(tensor, values)) is not None:
-        raise DecodeError(f"value {bad} in carried tensor {tensor.name!r} is not finite")
+    if (bad := _first_unsafe(tensor, values)) is not None:
+        raise DecodeError(
+            f"value {bad} in carried tensor {tensor.name!r} is not finite or is beyond 2**64"
+        )
     return values
 
 
@@ -180,6 +200,9 @@ def combine_carried(
     """
     combined = {}
     for tensor in layout.carried:
+        if not any(tensor.name in upload for upload in uploads):
+            combined[tensor.name] = before[tensor.name]
+            continue
         values = [upload.get(tensor.name, before[tensor.name]) for upload in uploads]
         if tensor.rule == "latest":
             combined[tensor.name] = values[latest]
@@ -194,8 +217,15 @@ def _average(
     if not tensor.is_float:
         return np.array(np.maximum.reduce(values), tensor.storage)
     total = np.zeros(tensor.shape, np.float64)
+    lowest = np.full(tensor.shape, np.inf)
+    highest = np.full(tensor.shape, -np.inf)
     for array, share in zip(values, shares, strict=True):
-        total += share * _to_float64(tensor, array)
+        wide = _to_float64(tensor, array)
+        total += share * wide
+        np.minimum(lowest, wide, out=lowest)
+        np.maximum(highest, wide, out=highest)
+    # Rounding must not lead out of the range of the values: the mean of equal values is that value.
+    np.clip(total, lowest, highest, out=total)
     if tensor.dtype == "float64":
         return total
     return from_float32(total.astype(np.float32), tensor.dtype, "saturate", tensor.name)
@@ -204,4 +234,4 @@ def _average(
 def _to_float64(tensor: Carried, array: NDArray[Any]) -> NDArray[np.float64]:
     if tensor.dtype == "bfloat16":
         array = to_float32(array, tensor.dtype)
-    return array.astype(np.float64)
+    return array.astype(np.float64, copy=False)

@@ -90,7 +90,7 @@ def from_float32(
     limit = np.float32(np.finfo(np.float16).max) if dtype == "float16" else _LARGEST_BFLOAT16
     with np.errstate(over="ignore"):
         rounded = _round_to_16_bits(values, dtype)
-        is_too_large = ~np.isfinite(to_float32(rounded, dtype))
+        is_too_large = _is_infinite(rounded, dtype)
         if not is_too_large.any():
             return rounded
         if overflow == "refuse":
@@ -100,6 +100,13 @@ def from_float32(
                 " float32"
             )
         return _round_to_16_bits(np.clip(values, -limit, limit), dtype)
+
+
+def _is_infinite(array: NDArray[Any], dtype: str) -> NDArray[np.bool_]:
+    bits = array.view(np.uint16)
+    exponent = 0x7C00 if dtype == "float16" else 0x7F80
+    infinite: NDArray[np.bool_] = (bits & 0x7FFF) >= exponent
+    return infinite
 
 
 def _round_to_16_bits(values: NDArray[np.float32], dtype: str) -> NDArray[Any]:

@@ -28,10 +28,14 @@ KINDS = {
 ENVELOPE_BYTES = 6
 
 
-def seal(kind: int, body: bytes) -> bytes:
-    """Put a body into its envelope: ``magic | version and kind | body | crc32``."""
-    data = bytes([MAGIC, VERSION << 4 | kind]) + body
-    return data + u32(zlib.crc32(data))
+def seal(kind: int, *body: bytes | memoryview) -> bytes:
+    """Put the parts of a body into an envelope: ``magic | version and kind | body | crc32``."""
+    head = bytes([MAGIC, VERSION << 4 | kind])
+    checksum = zlib.crc32(head)
+    for part in body:
+        checksum = zlib.crc32(part, checksum)
+    # Joined once, because a part may be a whole model.
+    return b"".join((head, *body, u32(checksum)))
 
 
 def unseal(data: bytes) -> tuple[int, Reader]:
@@ -50,6 +54,6 @@ def unseal(data: bytes) -> tuple[int, Reader]:
         raise DecodeError(f"not a fedtern message: it starts with {data[0]:#04x}")
     if data[1] >> 4 != VERSION:
         raise DecodeError(f"message has format version {data[1] >> 4}, this reader knows {VERSION}")
-    if zlib.crc32(data[:-4]) != Reader(data[-4:]).u32():
+    if zlib.crc32(memoryview(data)[:-4]) != Reader(data[-4:]).u32():
         raise DecodeError("checksum does not match: the message was damaged in transit")
-    return data[1] & 15, Reader(data[2:-4])
+    return data[1] & 15, Reader(data, 2, len(data) - 4)

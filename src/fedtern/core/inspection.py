@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fedtern.core.arrays import open_array
-from fedtern.core.codecs import CODECS, SparseCodec, TernaryCodec
+from fedtern.core.carried import read_carried
+from fedtern.core.codecs import CODECS, DenseCodec, SparseCodec, TernaryCodec
 from fedtern.core.codecs.golomb import golomb_width, read_count
 from fedtern.core.envelope import (
     ARRAY,
@@ -20,12 +21,14 @@ from fedtern.core.envelope import (
 )
 from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout
-from fedtern.core.protocol.catchup import MODES, SUM, read_lag
+from fedtern.core.protocol.catchup import MODEL, MODES, REPLAY, START, SUM, read_lag
+from fedtern.core.protocol.initial import initial_precision, read_initial
 from fedtern.core.protocol.messages import read_cohort
 from fedtern.core.protocol.terms import STAMP_BYTES
 from fedtern.core.wire import Reader
 
 _CODECS_WITH_POSITIONS = (SparseCodec, TernaryCodec)
+_WHOLE_MODELS = (MODES[MODEL].value, MODES[START].value)
 
 
 @dataclass
@@ -70,7 +73,7 @@ def inspect(data: bytes, layout: Layout | None = None) -> Inspection:
     Args:
         data: the message.
         layout: the model's tensors, which only arrays contain themselves. Without it, positions
-            are not analysed.
+            are not analysed, and the model must not have carried tensors.
 
     Raises:
         DecodeError: the bytes are not a message, or do not fit the layout.
@@ -94,11 +97,42 @@ def inspect(data: bytes, layout: Layout | None = None) -> Inspection:
         payload = _inspect_header(kind, reader, found)
     if kind == COHORT_NOTICE:
         return found
-    if kind == CATCH_UP and found.facts["catch-up"] != MODES[SUM].value:
+    mode = found.facts.get("catch-up")
+    if mode == MODES[REPLAY].value or (layout is None and mode in _WHOLE_MODELS):
         found.parts.append((found.facts["catch-up"], len(payload)))
         return found
-    _inspect_payload(payload, layout, found)
+    if layout is not None and layout.carried:
+        payload = _inspect_carried(payload, layout, found)
+    if layout is not None and mode in _WHOLE_MODELS:
+        payload = _inspect_whole_model(payload, layout, mode == MODES[START].value, found)
+    if payload or mode not in _WHOLE_MODELS:
+        _inspect_payload(payload, layout, found)
     return found
+
+
+def _inspect_carried(payload: bytes, layout: Layout, found: Inspection) -> bytes:
+    """Add the section of carried tensors to ``found``, and return the bytes after it."""
+    reader = Reader(payload)
+    changed = read_carried(reader, layout)
+    found.facts["carried tensors"] = ", ".join(changed) or "unchanged"
+    found.parts.append(("carried tensors", len(payload) - reader.remaining))
+    return reader.rest()
+
+
+def _inspect_whole_model(
+    payload: bytes, layout: Layout, is_initial: bool, found: Inspection
+) -> bytes:
+    """Add the weights of a whole model to ``found``, and return the bytes after them."""
+    reader = Reader(payload)
+    found.size = layout.size
+    if is_initial:
+        precision = initial_precision(payload)
+        read_initial(reader, layout)
+        found.parts.append((f"initial model ({precision})", len(payload) - reader.remaining))
+    else:
+        DenseCodec().decode(reader.take(1 + 4 * layout.size), layout)
+        found.parts.append(("weights", len(payload) - reader.remaining))
+    return reader.rest()
 
 
 def _inspect_header(kind: int, reader: Reader, found: Inspection) -> bytes:

@@ -89,10 +89,10 @@ class Snapshot:
         found = hashlib.sha256()
         for name, array in sorted(self.arrays.items()):
             found.update(json.dumps([name, _NAMES[array.dtype], array.shape]).encode())
-            found.update(array.tobytes())
+            found.update(_buffer(array))
         return found.hexdigest()[:16]
 
-    def chunks(self) -> Iterator[bytes]:
+    def chunks(self) -> Iterator[bytes | memoryview]:
         """Yield the bytes of the file in parts, so that a large state is not copied as a whole."""
         header: dict[str, Any] = {}
         offset = 0
@@ -105,7 +105,7 @@ class Snapshot:
                 "data_offsets": [offset, end],
             }
             offset = end
-            body_crc = zlib.crc32(array.tobytes(), body_crc)
+            body_crc = zlib.crc32(_buffer(array), body_crc)
         # The checksum comes first, so that ``replace`` below finds it and not other zeros.
         meta = {"crc32": _NO_CHECKSUM, "fedtern": json.dumps(dict(self.meta))}
         text = json.dumps({"__metadata__": meta, **header}).encode()
@@ -114,7 +114,7 @@ class Snapshot:
         checksum = _checksum(text, body_crc).encode()
         yield _LENGTH.pack(len(text)) + text.replace(_NO_CHECKSUM.encode(), checksum, 1)
         for array in self.arrays.values():
-            yield array.tobytes()
+            yield _buffer(array)
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the file."""
@@ -151,6 +151,11 @@ class Snapshot:
                 raise ValueError(f"array {name!r} does not have the size of its shape")
             arrays[name] = np.frombuffer(body[start:end], dtype).reshape(entry["shape"])
         return cls(arrays, dict(json.loads(meta["fedtern"])))
+
+
+def _buffer(array: NDArray[Any]) -> memoryview:
+    """Return the bytes of an array, without a copy if it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _checksum(header: bytes, body_crc: int) -> str:

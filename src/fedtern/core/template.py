@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedtern.core.carried import check_carried
 from fedtern.core.dtypes import (
@@ -35,11 +35,18 @@ from fedtern.core.dtypes import (
 )
 from fedtern.core.layout import Carried, Layout, Rule, Vector
 
-Arrays = Mapping[str, NDArray[Any]]
-"""Arrays of a model by name."""
+Arrays = Mapping[str, ArrayLike]
+"""Arrays of a model by name: NumPy arrays, or objects that ``numpy.asarray`` takes."""
 
 Carry = Literal["average", "latest", "local"]
 """How tensors that are not trained are combined; "local" keeps them on each client."""
+
+Ties = bool | Literal["values"]
+"""Which tensors are one tensor with several names.
+
+True: arrays that share their memory, as the tied weights of a state dict do. "values": arrays that
+have the same values, for models whose arrays were copied. False: none.
+"""
 
 Kind = Literal["trained", "carried", "local", "fixed", "tied"]
 
@@ -143,46 +150,60 @@ class Template:
         carry: Carry = "average",
         carried: Sequence[str] = STATISTICS,
         trainable: Sequence[str] = ("*",),
-        detect_ties: bool = True,
+        detect_ties: Ties = True,
         overflow: Overflow = "refuse",
+        bfloat16: Sequence[str] = (),
     ) -> Template:
         """Make the template of named arrays.
 
         Args:
-            arrays: the arrays of the initial model.
+            arrays: the arrays of the initial model: NumPy arrays, or what ``numpy.asarray`` takes.
             carry: what happens to integers, booleans and the tensors in ``carried``.
             carried: patterns of the names of floating-point tensors that are not trained.
             trainable: patterns of the names of trained tensors. Other floating-point tensors are
                 fixed.
-            detect_ties: whether two tensors with the same values are one tensor with two names, as
-                in the state dict of a model with tied weights. Tensors whose values are all the
-                same are never tied.
+            detect_ties: which tensors are one tensor with several names. By default those that
+                share their memory. Equal values alone mean little: the layers of PyTorch's
+                ``TransformerEncoder`` all start with the same ones. Pass "values" for a model with
+                tied weights whose arrays were copied or loaded; tensors whose values are all the
+                same are not tied then either.
             overflow: what to do with a weight that is too large for the dtype of its tensor:
                 "refuse" or "saturate".
+            bfloat16: patterns of the names of uint16 arrays that hold the bits of bfloat16 values,
+                where no package defines that dtype. They are handed back as uint16.
 
         Raises:
-            ValueError: nothing is trained, a dtype is not supported, or an option is unknown.
+            ValueError: nothing is trained, a pattern in ``trainable`` has no match, a dtype is not
+                supported, or an option is unknown.
 
         """
+        if detect_ties not in (True, False, "values"):
+            raise ValueError(f'detect_ties must be True, False or "values", got {detect_ties!r}')
         if carry not in get_args(Carry):
             raise ValueError(f'carry must be "average", "latest" or "local", got {carry!r}')
         if overflow not in get_args(Overflow):
             raise ValueError(f'overflow must be "refuse" or "saturate", got {overflow!r}')
+        given = as_arrays(arrays)
+        carried = _patterns(carried)
+        trainable = _patterns(trainable)
+        _check_matches(trainable, given)
         kept: Kind = "local" if carry == "local" else "carried"
-        twins: dict[bytes, str] = {}
+        twins: dict[object, str] = {}
         tensors = []
         foreign = {}
-        for name, array in arrays.items():
+        for name, array in given.items():
             dtype = check_dtype(array.dtype.name, name)
             if dtype == "bfloat16":
                 foreign[name] = array.dtype
+            elif dtype == "uint16" and _matches(name, _patterns(bfloat16)):
+                dtype = "bfloat16"
             kind: Kind = "trained"
             twin = ""
             if not is_float(dtype) or _matches(name, carried):
                 kind = kept
             elif not _matches(name, trainable):
                 kind = "fixed"
-            elif detect_ties and (key := _identity(array)) is not None:
+            elif detect_ties and (key := _identity(array, detect_ties)) is not None:
                 twin = twins.setdefault(key, name)
                 if twin == name:
                     twin = ""
@@ -192,9 +213,10 @@ class Template:
         rule: Rule = "latest" if carry == "latest" else "average"
         template = cls(tuple(tensors), rule, overflow, foreign)
         if not template.layout.names:
-            names = ", ".join(arrays) or "none"
+            names = ", ".join(given) or "none"
             raise ValueError(
-                f"the model has no floating-point tensor to train; its tensors are: {names}"
+                "the model has no floating-point tensor to train that matches"
+                f" {', '.join(trainable)}; its tensors are: {names}"
             )
         return template
 
@@ -219,34 +241,11 @@ class Template:
         """Check that arrays have the names, shapes and dtypes of the template.
 
         Raises:
-            ValueError: a tensor has appeared, disappeared or changed, with both values.
+            ValueError: a tensor has appeared, disappeared or changed, with both values; or a tied
+                tensor differs from its twin.
 
         """
-        known = {tensor.name for tensor in self.tensors}
-        if missing := [t for t in self.tensors if t.name not in arrays]:
-            first = missing[0]
-            raise ValueError(
-                f"tensor {first.name!r} ({first.dtype}, shape {first.shape}) is missing"
-                f" ({len(missing)} of {len(self.tensors)} tensors are); return the arrays of the"
-                " initial model"
-            )
-        if unknown := [name for name in arrays if name not in known]:
-            array = arrays[unknown[0]]
-            raise ValueError(
-                f"tensor {unknown[0]!r} ({array.dtype}, shape {array.shape}) is not one of the"
-                f" {len(self.tensors)} tensors of the initial model"
-            )
-        for tensor in self.tensors:
-            array = arrays[tensor.name]
-            if tuple(array.shape) != tensor.shape:
-                raise ValueError(
-                    f"tensor {tensor.name!r} has shape {tuple(array.shape)}, expected"
-                    f" {tensor.shape}"
-                )
-            if array.dtype.name not in (tensor.dtype, _bits_name(tensor.dtype)):
-                raise ValueError(
-                    f"tensor {tensor.name!r} has dtype {array.dtype}, expected {tensor.dtype}"
-                )
+        self._checked(arrays)
 
     def split(self, arrays: Arrays) -> Parts:
         """Copy named arrays into a vector, carried tensors and local tensors.
@@ -257,13 +256,15 @@ class Template:
             NonFiniteError: a value of a carried tensor is NaN or infinite.
 
         """
-        self.check(arrays)
-        self._check_ties(arrays)
+        given = self._checked(arrays)
         weights = np.empty(self.layout.size, np.float32)
         views = self.layout.unflatten(weights)
-        for tensor in self._of_kind("trained"):
-            views[tensor.name][...] = to_float32(arrays[tensor.name], tensor.dtype)
-        others = self.carried_and_local(arrays)
+        with np.errstate(over="ignore"):  # values beyond float32 are refused later, by name
+            for tensor in self._of_kind("trained"):
+                array = given[tensor.name]
+                is_wide = tensor.dtype != "bfloat16"
+                views[tensor.name][...] = array if is_wide else to_float32(array, tensor.dtype)
+        others = self.carried_and_local(given)
         return Parts(weights, others.carried, others.local)
 
     def carried_and_local(self, arrays: Arrays) -> Others:
@@ -273,20 +274,48 @@ class Template:
             NonFiniteError: a value of a carried tensor is NaN or infinite.
 
         """
-        carried = {t.name: arrays[t.name] for t in self._of_kind("carried")}
-        local = {t.name: to_storage(arrays[t.name], t.dtype) for t in self._of_kind("local")}
+        given = as_arrays(arrays)
+        carried = {t.name: given[t.name] for t in self._of_kind("carried")}
+        local = {t.name: to_storage(given[t.name], t.dtype) for t in self._of_kind("local")}
         return Others(check_carried(carried, self.layout), local)
 
-    def _check_ties(self, arrays: Arrays) -> None:
-        for tensor in self._of_kind("tied"):
-            ours = arrays[tensor.name]
-            twin = arrays[tensor.twin]
-            if ours is not twin and not np.array_equal(ours, twin, equal_nan=True):
+    def _checked(self, arrays: Arrays) -> dict[str, NDArray[Any]]:
+        """Return NumPy arrays after checking that they fit the template."""
+        given = as_arrays(arrays)
+        known = {tensor.name for tensor in self.tensors}
+        if missing := [t for t in self.tensors if t.name not in given]:
+            first = missing[0]
+            raise ValueError(
+                f"tensor {first.name!r} ({first.dtype}, shape {first.shape}) is missing"
+                f" ({len(missing)} of {len(self.tensors)} tensors are); return the arrays of the"
+                " initial model"
+            )
+        if unknown := [name for name in given if name not in known]:
+            array = given[unknown[0]]
+            raise ValueError(
+                f"tensor {unknown[0]!r} ({array.dtype}, shape {array.shape}) is not one of the"
+                f" {len(self.tensors)} tensors of the initial model"
+            )
+        for tensor in self.tensors:
+            array = given[tensor.name]
+            if array.shape != tensor.shape:
                 raise ValueError(
-                    f"tensor {tensor.name!r} had the same values as {tensor.twin!r} in the initial"
-                    " model, so both count as one tied tensor, but now they differ; pass"
+                    f"tensor {tensor.name!r} has shape {array.shape}, expected {tensor.shape}"
+                )
+            if array.dtype.name not in (tensor.dtype, _bits_name(tensor.dtype)):
+                raise ValueError(
+                    f"tensor {tensor.name!r} has dtype {array.dtype}, expected {tensor.dtype}"
+                )
+        for tensor in self._of_kind("tied"):
+            ours = given[tensor.name]
+            twin = given[tensor.twin]
+            if _memory(ours) != _memory(twin) and not np.array_equal(ours, twin):
+                raise ValueError(
+                    f"tensor {tensor.name!r} was the same as {tensor.twin!r} in the initial model,"
+                    " so both count as one tied tensor, but now they differ; pass"
                     " detect_ties=False if they are independent"
                 )
+        return given
 
     def delta(self, arrays: Arrays, weights: Vector) -> Vector:
         """Return the change from weights to named arrays.
@@ -298,22 +327,29 @@ class Template:
             arrays: the arrays after training.
             weights: the weights before training.
 
+        Raises:
+            ValueError: a tensor has appeared, disappeared or changed, with both values; or a tied
+                tensor differs from its twin.
+            NonFiniteError: a weight before training is too large for the dtype of its tensor.
+
         """
-        self.check(arrays)
-        self._check_ties(arrays)
+        given = self._checked(arrays)
         out = np.empty(self.layout.size, np.float32)
         before = self.layout.unflatten(weights)
         views = self.layout.unflatten(out)
         with np.errstate(over="ignore", invalid="ignore"):
             for tensor in self._of_kind("trained"):
-                after = arrays[tensor.name]
+                after = given[tensor.name]
                 start: NDArray[Any] = before[tensor.name]
                 if tensor.dtype in ("float16", "bfloat16"):
                     rounded = from_float32(start, tensor.dtype, self.overflow, tensor.name)
                     start = to_float32(rounded, tensor.dtype)
                     after = to_float32(after, tensor.dtype)
-                # float64 is subtracted in float64, so that small changes are not rounded away.
-                views[tensor.name][...] = np.subtract(after, start)
+                if tensor.dtype == "float64":
+                    # Subtracted in float64, so that small changes are not rounded away.
+                    views[tensor.name][...] = after - start
+                else:
+                    np.subtract(after, start, out=views[tensor.name])
         return out
 
     def join(
@@ -409,8 +445,27 @@ class NamedModel:
         return self.template.join(weights, carried, self.local, self.fixed)
 
 
+def as_arrays(arrays: Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
+    """Return the values as NumPy arrays, without a copy where they are arrays."""
+    return {name: np.asarray(array) for name, array in arrays.items()}
+
+
+def _patterns(patterns: Sequence[str]) -> tuple[str, ...]:
+    # A string is a sequence of strings, too: each character would be a pattern.
+    return (patterns,) if isinstance(patterns, str) else tuple(patterns)
+
+
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _check_matches(patterns: Sequence[str], names: Iterable[str]) -> None:
+    """Raise a ``ValueError`` for a pattern that matches no name, such as a misspelt one."""
+    names = list(names)
+    for pattern in patterns:
+        if names and not any(fnmatchcase(name, pattern) for name in names):
+            shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+            raise ValueError(f"no tensor matches trainable={pattern!r}; the tensors are: {shown}")
 
 
 def _bits_name(dtype: str) -> str:
@@ -418,8 +473,17 @@ def _bits_name(dtype: str) -> str:
     return "uint16" if dtype == "bfloat16" else dtype
 
 
-def _identity(array: NDArray[Any]) -> bytes | None:
-    """Return a key of an array's values; None if all its values are the same."""
+def _memory(array: NDArray[Any]) -> object:
+    """Return a key that is the same for arrays of the same memory."""
+    return array.ctypes.data, array.shape, array.strides, array.dtype.name
+
+
+def _identity(array: NDArray[Any], ties: Ties) -> object | None:
+    """Return a key of tensors that are tied; None for a tensor that is tied to no other."""
+    if not array.size:
+        return None
+    if ties != "values":
+        return _memory(array)
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.size < 2 or (flat == flat[0]).all():
         return None

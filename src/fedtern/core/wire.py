@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import struct
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +21,19 @@ _ONE_BYTE_VARINTS = [bytes([value]) for value in range(0x80)]
 
 
 class Reader:
-    """Reads a message from start to end; raises a ``DecodeError`` if the message ends early."""
+    """Reads a message from start to end; raises a ``DecodeError`` if the message ends early.
 
-    def __init__(self, data: bytes) -> None:
+    Args:
+        data: the message.
+        start: the first byte to read.
+        end: one past the last byte to read; None for all.
+
+    """
+
+    def __init__(self, data: bytes, start: int = 0, end: int | None = None) -> None:
         self._data = data
-        self._at = 0
-        self._end = len(data)
+        self._at = start
+        self._end = len(data) if end is None else end
 
     @property
     def remaining(self) -> int:
@@ -90,7 +98,16 @@ class Reader:
 
     def floats(self, count: int) -> Vector:
         """Read float32 values; the caller checks them with ``check_floats``."""
-        return np.frombuffer(self.take(4 * count), "<f4").astype(np.float32)
+        return self.array("<f4", count).astype(np.float32)
+
+    def array(self, dtype: str, count: int) -> NDArray[Any]:
+        """Read values of a dtype as a view of the message: they may be a whole model."""
+        start = self._at
+        size = np.dtype(dtype).itemsize * count
+        if size > self._end - start:
+            self.take(size)  # raises the error
+        self._at = start + size
+        return np.frombuffer(self._data, dtype, count, start)
 
     def bits(self, count: int) -> NDArray[np.uint8]:
         """Read the bytes of ``count`` bits, lowest first; unused bits must be zero."""
@@ -174,6 +191,11 @@ def ids(values: Iterable[int]) -> bytes:
         out.append(varint(value - previous - 1))
         previous = value
     return varint(len(out)) + b"".join(out)
+
+
+def floats_view(values: Vector) -> memoryview:
+    """Like ``floats``, without a copy on most machines; for ``seal`` and checksums."""
+    return values.astype("<f4", copy=False).data
 
 
 def floats(values: Vector) -> bytes:

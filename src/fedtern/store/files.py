@@ -11,7 +11,9 @@ from filelock import FileLock, Timeout
 from fedtern.core.errors import LockedError
 
 
-def write_atomic(path: Path, chunks: Iterable[bytes], *, concurrent: bool = False) -> int:
+def write_atomic(
+    path: Path, chunks: Iterable[bytes | memoryview], *, concurrent: bool = False
+) -> int:
     """Replace a file in one step, so that readers see the old content or the new, never a part.
 
     The content is written to a draft next to ``path``, synced to the disk and renamed.

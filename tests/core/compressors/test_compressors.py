@@ -12,6 +12,7 @@ from fedtern import Layout, NonFiniteError
 from fedtern.core.codecs import EliasCodec
 from fedtern.core.compressors import (
     Identity,
+    NearestLevels,
     ScaledSign,
     Sign,
     Sketch,
@@ -222,6 +223,8 @@ CONTRACTIONS = {
         lambda x, c: np.abs(x).sum() ** 2 / (x.size * (x**2).sum()),
     ),
     "strom": (lambda: Threshold(0.5), energy_share),
+    # Half a step off at most; values far below the normal numbers are not sent at all.
+    "grid": (lambda: NearestLevels(1.0), lambda x, c: 0.75 if np.abs(x).max() > 1e-30 else 0.0),
 }
 
 
@@ -268,3 +271,19 @@ def test_levels_of_subnormal_values_stay_within_the_steps():
     update = StochasticLevels(7, 512).compress(x, Layout.flat(3), rng())
     assert np.abs(update.levels).max() <= 7
     assert EliasCodec().decode(EliasCodec().encode(update, Layout.flat(3)), Layout.flat(3))
+
+
+def test_a_single_value_is_sent_exactly_by_a_grid_of_step_one():
+    layout = Layout(("w", "b"), ((4,), (1,)))
+    update = NearestLevels(1.0).compress(np.float32([1, 2, 3, 4, -0.3]), layout, rng())
+    assert update.to_dense()[4] == np.float32(-0.3)
+
+
+def test_grids_of_tensors_with_very_different_values_stay_finite():
+    layout = Layout(("huge", "spiky", "none"), ((1,), (10_000,), (0,)))
+    x = np.zeros(10_001, np.float32)
+    x[0] = 2.0**100
+    x[7] = 1e-20
+    update = NearestLevels(0.01).compress(x, layout, rng())
+    assert np.isfinite(update.to_dense()).all()
+    assert update.to_dense()[7] == pytest.approx(1e-20, rel=1e-3)

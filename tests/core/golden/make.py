@@ -9,6 +9,13 @@
 - ``calls``: cohort notices of the first federation; ``cohort`` is null if all clients may upload to
   ``round``.
 - ``refused_calls``: cohort notices of the first federation, at round 0, that break a rule.
+- ``carried``: a layout with carried tensors, as name, shape, dtype and rule, and federations of it.
+  ``values`` has the carried tensors after each round; bfloat16 values are the bits as integers.
+- ``refused_carried``: broadcasts and catch-ups of the first of these federations, for a client at
+  round 0 or without weights, that break a rule.
+- ``initial``: federations whose initial model is rounded; ``joins[i]`` takes a client without
+  weights to round i.
+- ``refused_initial``: catch-ups of the first of these federations that break a rule.
 """
 
 from __future__ import annotations
@@ -25,16 +32,28 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from checks import CODECS, METHODS, sample_update, trained
 from fedtern import Client, Layout, Method, Server, compress, decompress
+from fedtern.core.carried import Values
 from fedtern.core.codecs import UpdateSequenceCodec
 from fedtern.core.compressors import SparseTernary, TopK
-from fedtern.core.envelope import ARRAY, COHORT_NOTICE, UPLOAD, seal
-from fedtern.core.protocol import CohortNotice
+from fedtern.core.envelope import ARRAY, BROADCAST, CATCH_UP, COHORT_NOTICE, UPLOAD, seal
+from fedtern.core.layout import Carried
+from fedtern.core.protocol import CohortNotice, How
 from fedtern.core.protocol.catchup import CatchUpBuilder
 from fedtern.core.protocol.terms import Terms, initial_stamp
 from fedtern.core.updates.sums import merge_updates
 
 HERE = Path(__file__).parent
 LAYOUT = Layout(("conv.weight", "conv.bias", "fc.weight"), ((5, 3, 3), (5,), (10, 6)))
+CARRIED = (
+    Carried("bn.mean", (5,), "float32"),
+    Carried("bn.var", (2, 3), "float64"),
+    Carried("scale", (4,), "bfloat16"),
+    Carried("half", (3,), "float16"),
+    Carried("steps", (), "int64"),
+    Carried("mask", (3,), "bool", "latest"),
+    Carried("none", (0,), "int8"),
+)
+CARRIED_LAYOUT = Layout(LAYOUT.names, LAYOUT.shapes, CARRIED)
 # Client ids that take more than one byte.
 AWAY = 300
 FAR = 2**40
@@ -185,6 +204,196 @@ def refused_notices(federation: dict[str, Any]) -> list[dict[str, str]]:
     return [{"reason": reason, "hex": data.hex()} for reason, data in broken.items()]
 
 
+def carried_values(t: int, i: int) -> dict[str, np.ndarray]:
+    """Return what client i has after training in round t; in round 3 little has changed."""
+    rng = np.random.default_rng([t, i % 1000])
+    var = rng.integers(0, 64, (2, 3)) / 8 if t < 2 else rng.standard_normal((2, 3)) ** 2
+    return {
+        "bn.mean": rng.standard_normal(5).astype(np.float32),
+        "bn.var": var,  # float16 holds the first ones
+        "scale": rng.integers(0x3F00, 0x4080, 4).astype(np.uint16),
+        "half": rng.standard_normal(3).astype(np.float16),
+        "steps": np.array(t * 10**15 + i % 7),
+        "mask": rng.random(3) < 0.5,
+        "none": np.zeros(0, np.int8),
+    }
+
+
+def listed(values: Values) -> dict[str, list[float]]:
+    """Return carried values as numbers; every one is exact in binary64."""
+    return {name: array.reshape(-1).tolist() for name, array in values.items()}
+
+
+def carried_federation(name: str, method: Method) -> dict[str, object]:
+    layout = CARRIED_LAYOUT
+    start = np.random.default_rng(8).standard_normal(layout.size).astype(np.float32)
+    first = carried_values(0, 5)
+    server = Server(start, method, layout, carried=first, federation="carried")
+    clients = {
+        i: Client(i, method, layout, start, carried=first, federation="carried")
+        for i in (0, 1, AWAY, FAR)
+    }
+    rounds = []
+    broadcasts = []
+    for t, cohort in enumerate([[0, 1, AWAY], [FAR, 0], [], [1, FAR], [0, 1]]):
+        uploads = []
+        for i in cohort:
+            clients[i].receive(server.catch_up(i, clients[i].round).data)
+            values = clients[i].carried
+            changed = carried_values(t, i)
+            values |= {"steps": changed["steps"]} if t == 3 else changed
+            data = clients[i].send(trained(clients[i], t), carried=values).data
+            server.receive(i, data, num_examples=t + 1)
+            uploads.append([i, t + 1, data.hex()])
+        broadcasts.append(server.finish_round().data)
+        rounds.append(
+            {
+                "uploads": uploads,
+                "broadcast": broadcasts[-1].hex(),
+                "weights": floats(server.weights),
+                "values": listed(server.carried),
+            }
+        )
+    builder = CatchUpBuilder(0, server.round, False, server.terms)
+    stamp = initial_stamp("carried", start, first)
+    return {
+        "method": name,
+        "federation": "carried",
+        "terms": server.terms.digest.hex(),
+        "start": floats(start),
+        "values": listed(first),
+        "rounds": rounds,
+        "away": [server.catch_up(AWAY, since).data.hex() for since in range(-1, server.round + 1)],
+        "replay": builder.replay(broadcasts, stamp).hex(),
+    }
+
+
+def carried() -> dict[str, object]:
+    return {
+        "layout": {
+            "names": LAYOUT.names,
+            "shapes": LAYOUT.shapes,
+            "carried": [[c.name, c.shape, c.dtype, c.rule] for c in CARRIED],
+            "digest": CARRIED_LAYOUT.digest.hex(),
+        },
+        "federations": [
+            carried_federation(name, METHODS[name]) for name in ("stc", "signsgd", "sgd")
+        ],
+    }
+
+
+def refused_carried(federation: dict[str, Any]) -> list[dict[str, str]]:
+    terms = Terms(CARRIED_LAYOUT, METHODS[federation["method"]])
+    start = np.float32(federation["start"])
+    stamp = initial_stamp("carried", start, carried_values(0, 5))
+    header = terms.header(stamp, 0)
+    # Each tensor's encoding and values, raw except for the second.
+    values = carried_values(1, 0)
+    parts = [
+        b"\1" + values["bn.mean"].astype("<f4").tobytes(),
+        b"\2" + values["bn.var"].astype("<f2").tobytes(),
+        b"\1" + values["scale"].astype("<u2").tobytes(),
+        b"\1" + values["half"].astype("<f2").tobytes(),
+        b"\1" + values["steps"].astype("<i8").tobytes(),
+        b"\1" + values["mask"].tobytes(),
+        b"\1",
+    ]
+
+    def broadcast(*changes: tuple[int, bytes]) -> bytes:
+        section = list(parts)
+        for at, part in changes:
+            section[at] = part
+        return seal(BROADCAST, header + b"\0\0" + b"".join(section) + b"\0")
+
+    def model(section: bytes) -> bytes:
+        return seal(CATCH_UP, header + b"\x0a" + section + b"\1" + start.astype("<f4").tobytes())
+
+    huge = np.array([2.0**64 * (1 + 2.0**-20), 0, 0, 0, 0])
+    broken = {
+        "an unknown encoding": broadcast((0, b"\3" + parts[0][1:])),
+        "float16 for an integer": broadcast((4, b"\2\0\0")),
+        "float16 for a bfloat16": broadcast((2, b"\2" + parts[2][1:])),
+        "float16 for a float16": broadcast((3, b"\2" + parts[3][1:])),
+        "a float32 that is NaN": broadcast((0, b"\1" + np.full(5, np.nan, "<f4").tobytes())),
+        "a float32 above 2^64": broadcast((0, b"\1" + huge.astype("<f4").tobytes())),
+        "a float64 above 2^64": broadcast((1, b"\1" + np.full(6, huge[0], "<f8").tobytes())),
+        "a float16 that is infinite": broadcast((1, b"\2" + np.full(6, np.inf, "<f2").tobytes())),
+        "a bfloat16 that is infinite": broadcast((2, b"\1" + np.full(4, 0x7F80, "<u2").tobytes())),
+        "a boolean of 2": broadcast((5, b"\1\0\2\0")),
+        "the section ends early": seal(BROADCAST, header + b"\0\0" + b"".join(parts[:-1])),
+        "a model with an unchanged tensor": model(b"".join(parts[:-1]) + b"\0"),
+    }
+    return [{"reason": reason, "hex": data.hex()} for reason, data in broken.items()]
+
+
+def initial_federation(name: str, method: Method, precision: Any) -> dict[str, object]:
+    given = np.random.default_rng(9).standard_normal(LAYOUT.size).astype(np.float32)
+    server = Server(given, method, LAYOUT, initial=precision, federation="initial")
+    start = floats(server.weights)
+    client = Client(AWAY, method, LAYOUT, given, initial=precision, federation="initial")
+    joins = [server.catch_up(1, -1)]
+    rounds = []
+    for t in range(4):
+        if t != 2:
+            server.receive(AWAY, client.send(trained(client, t)).data)
+        data = server.finish_round().data
+        client.receive(data)
+        rounds.append({"broadcast": data.hex(), "weights": floats(server.weights)})
+        joins.append(server.catch_up(1, -1))
+    assert joins[0].how is How.START
+    return {
+        "method": name,
+        "precision": precision,
+        "federation": "initial",
+        "terms": server.terms.digest.hex(),
+        "given": floats(given),
+        "start": start,
+        "rounds": rounds,
+        "joins": [join.data.hex() for join in joins],
+    }
+
+
+def initial() -> list[dict[str, object]]:
+    return [
+        initial_federation(name, METHODS[name], precision)
+        for name in ("stc", "signsgd", "sgd")
+        for precision in ("float16", "int8")
+    ]
+
+
+def refused_initial(federation: dict[str, Any]) -> list[dict[str, str]]:
+    terms = Terms(LAYOUT, METHODS[federation["method"]])
+    size = LAYOUT.size
+    rows = 5 + 1 + 10
+
+    def join(encoded: bytes, round: int = 0, lag: int = 1, counted: int = 0) -> bytes:
+        return seal(
+            CATCH_UP, terms.header(b"abc", round) + bytes([8 * lag + 4 * counted + 3]) + encoded
+        )
+
+    half = b"\1" + bytes(2 * size)
+    scales = np.ones(rows, "<f4").tobytes()
+    nothing = b"\6\1\1\0" + bytes(4)  # a sum of one update without entries
+    broken = {
+        "an unknown encoding": join(b"\3" + half[1:]),
+        "no encoding": join(b""),
+        "a float16 that is infinite": join(b"\1" + b"\0\x7c" + half[3:]),
+        "a float16 that is NaN": join(b"\1" + b"\1\xfc" + half[3:]),
+        "a value is missing": join(half[:-2]),
+        "a negative scale": join(b"\2\0\0\x80\xbf" + scales[4:] + bytes(size)),
+        "a scale above 2^93": join(b"\2\1\0\0\x6e" + scales[4:] + bytes(size)),
+        "a scale that is NaN": join(b"\2\0\0\xc0\x7f" + scales[4:] + bytes(size)),
+        "a level of -128": join(b"\2" + scales + b"\x80" + bytes(size - 1)),
+        "a scale is missing": join(b"\2" + scales[4:] + bytes(size)),
+        "a sum at round 0": join(half + nothing),
+        "no sum after round 0": join(half, round=1, lag=2),
+        "a start from round 0": join(half + nothing, round=1, lag=1),
+        "a start from round 1": join(half + nothing, round=1, lag=0),
+        "a counted upload": join(half, counted=1),
+    }
+    return [{"reason": reason, "hex": data.hex()} for reason, data in broken.items()]
+
+
 def main() -> None:
     path = HERE / "v1.json"
     golden: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
@@ -197,6 +406,10 @@ def main() -> None:
         "refused": refused,
         "calls": lambda: cohort_notices(golden["federations"][0]),
         "refused_calls": lambda: refused_notices(golden["federations"][0]),
+        "carried": carried,
+        "refused_carried": lambda: refused_carried(golden["carried"]["federations"][0]),
+        "initial": initial,
+        "refused_initial": lambda: refused_initial(golden["initial"][0]),
     }
     missing = [name for name in makers if name not in golden]
     if not missing:

@@ -15,6 +15,7 @@ from checks import METHODS
 from fedtern import Client, DecodeError, Layout, RemoteProtocolError, Server
 from fedtern.core.codecs import CODECS
 from fedtern.core.codecs.golomb import MAX_DENSITY
+from fedtern.core.layout import Carried
 from fedtern.core.protocol import CohortNotice
 from fedtern.core.protocol.terms import Terms, initial_stamp
 
@@ -112,6 +113,101 @@ def test_golden_notices_that_break_a_rule_are_refused(case):
     data = bytes.fromhex(case["hex"])
     with pytest.raises((DecodeError, RemoteProtocolError)):
         CohortNotice.open(data, terms).header.check_history(stamp, "this reader")
+
+
+CARRIED_LAYOUT = Layout(
+    LAYOUT.names,
+    LAYOUT.shapes,
+    tuple(
+        Carried(name, tuple(shape), *rest)
+        for name, shape, *rest in GOLDEN["carried"]["layout"]["carried"]
+    ),
+)
+
+
+def carried_values(values: dict[str, list[float]]) -> dict[str, np.ndarray]:
+    return {
+        tensor.name: np.array(values[tensor.name], tensor.storage).reshape(tensor.shape)
+        for tensor in CARRIED_LAYOUT.carried
+    }
+
+
+def carried_client(case, since: int) -> Client:
+    """Return a client of a federation with carried tensors at a round."""
+    given = {}
+    if since >= 0:
+        given = {"weights": np.float32(case["start"]), "carried": carried_values(case["values"])}
+    method = METHODS[case["method"]]
+    client = Client(300, method, CARRIED_LAYOUT, federation="carried", **given)
+    for recorded in case["rounds"][: max(since, 0)]:
+        client.receive(bytes.fromhex(recorded["broadcast"]))
+    return client
+
+
+def test_the_digest_of_a_layout_with_carried_tensors_is_stable():
+    assert CARRIED_LAYOUT.digest.hex() == GOLDEN["carried"]["layout"]["digest"]
+
+
+@pytest.mark.parametrize("case", GOLDEN["carried"]["federations"], ids=lambda case: case["method"])
+def test_golden_federations_with_carried_tensors_are_followed_and_repeated(case):
+    server = Server(
+        np.float32(case["start"]),
+        METHODS[case["method"]],
+        CARRIED_LAYOUT,
+        carried=carried_values(case["values"]),
+        federation="carried",
+    )
+    assert server.terms.digest.hex() == case["terms"]
+    follower = carried_client(case, 0)
+    for recorded in case["rounds"]:
+        for i, examples, data in recorded["uploads"]:
+            server.receive(i, bytes.fromhex(data), examples)
+        assert server.finish_round().data.hex() == recorded["broadcast"]
+        follower.receive(bytes.fromhex(recorded["broadcast"]))
+        for party in (server, follower):
+            assert np.array_equal(party.weights, np.float32(recorded["weights"]))
+            for name, values in carried_values(recorded["values"]).items():
+                assert party.carried[name].tobytes() == values.tobytes()
+    for since, data in enumerate([*case["away"], case["replay"]], start=-1):
+        away = carried_client(case, since if since < len(case["away"]) - 1 else 0)
+        away.receive(bytes.fromhex(data))
+        assert away.weights.tobytes() == server.weights.tobytes()
+        assert {name: v.tobytes() for name, v in away.carried.items()} == {
+            name: v.tobytes() for name, v in server.carried.items()
+        }
+
+
+@pytest.mark.parametrize("case", GOLDEN["refused_carried"], ids=lambda case: case["reason"])
+def test_golden_carried_tensors_that_break_a_rule_are_refused(case):
+    data = bytes.fromhex(case["hex"])
+    client = carried_client(GOLDEN["carried"]["federations"][0], 0 if data[1] & 15 == 2 else -1)
+    with pytest.raises(DecodeError, match=r"carried tensor|too short|ends"):
+        client.receive(data)
+
+
+@pytest.mark.parametrize(
+    "case", GOLDEN["initial"], ids=lambda case: f"{case['method']}-{case['precision']}"
+)
+def test_golden_initial_models_are_decoded_and_encoded(case):
+    method = METHODS[case["method"]]
+    given = np.float32(case["given"])
+    server = Server(given, method, LAYOUT, initial=case["precision"], federation="initial")
+    assert np.array_equal(server.weights, np.float32(case["start"]))
+    assert server.catch_up(1, -1).data.hex() == case["joins"][0]
+    expected = [case["start"], *(recorded["weights"] for recorded in case["rounds"])]
+    for round, data in enumerate(case["joins"]):
+        client = Client(1, method, LAYOUT)
+        assert client.receive(bytes.fromhex(data)).round == round
+        assert client.weights.tobytes() == np.float32(expected[round]).tobytes()
+        for recorded in case["rounds"][round:]:
+            client.receive(bytes.fromhex(recorded["broadcast"]))
+        assert client.weights.tobytes() == np.float32(expected[-1]).tobytes()
+
+
+@pytest.mark.parametrize("case", GOLDEN["refused_initial"], ids=lambda case: case["reason"])
+def test_golden_initial_models_that_break_a_rule_are_refused(case):
+    with pytest.raises(DecodeError):
+        Client(1, METHODS["stc"], LAYOUT).receive(bytes.fromhex(case["hex"]))
 
 
 def test_the_example_in_the_format_document_is_correct():

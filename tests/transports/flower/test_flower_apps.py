@@ -103,7 +103,7 @@ def test_dense_broadcast_is_not_counted_as_a_model(tmp_path):
 
 def test_training_downloads_nothing_after_an_evaluation(tmp_path):
     grid = DirectGrid(tmp_path, [app(), app()])
-    result = federate(grid, rounds=2)
+    result = federate(grid, rounds=2, initial="exact")
     requests = [
         read_request(message.content["config"][KEY])
         for _, message in grid.received

@@ -9,7 +9,7 @@ from fedtern.core.codecs.codec import check_kind, open_payload
 from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout
 from fedtern.core.updates import Dense, Signs, Sparse, Update
-from fedtern.core.wire import check_floats, f32, floats
+from fedtern.core.wire import Reader, check_floats, f32, floats_view
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class DenseCodec:
 
     def encode(self, update: Update, layout: Layout) -> bytes:
         """Encode all values with four bytes per parameter."""
-        return bytes([self.id]) + floats(check_kind(update, Dense).values)
+        return b"".join((bytes([self.id]), floats_view(check_kind(update, Dense).values)))
 
     def decode(self, data: bytes, layout: Layout) -> Dense:
         """Decode one value per parameter of the layout."""
@@ -58,8 +58,18 @@ class DenseCodec:
                 f"a dense update of {layout.size} parameters has {1 + 4 * layout.size} bytes,"
                 f" got {len(data)}"
             )
-        values = open_payload(data, self.id).floats(layout.size)
-        return Dense(check_floats(values, layout.name_at))
+        return self.read(Reader(data), layout)
+
+    def read(self, reader: Reader, layout: Layout) -> Dense:
+        """Like ``decode``, from a reader of a longer message.
+
+        Raises:
+            DecodeError: the next bytes are not a dense update.
+
+        """
+        if (codec := reader.byte()) != self.id:
+            raise DecodeError(f"expected codec {self.id}, got {codec}")
+        return Dense(check_floats(reader.floats(layout.size), layout.name_at))
 
 
 @dataclass(frozen=True)

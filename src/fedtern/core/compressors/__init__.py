@@ -13,7 +13,7 @@ from fedtern.core.compressors.compressor import (
     check_selected,
     next_thresholds,
 )
-from fedtern.core.compressors.levels import StochasticLevels, StochasticTernary
+from fedtern.core.compressors.levels import NearestLevels, StochasticLevels, StochasticTernary
 from fedtern.core.compressors.lowrank import RandomSubspace, SpectralAtoms
 from fedtern.core.compressors.signs import ScaledSign, Sign
 from fedtern.core.compressors.sketches import RandomMask, Sketch
@@ -23,6 +23,7 @@ __all__ = [
     "AccumulatingCompressor",
     "Compressor",
     "Identity",
+    "NearestLevels",
     "RandomMask",
     "RandomSubspace",
     "ScaledSign",

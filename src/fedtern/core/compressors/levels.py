@@ -1,7 +1,8 @@
-"""Compressors that round every value to a grid at random, so that its expectation is unchanged."""
+"""Compressors that round every value to a grid, at random or to the nearest level."""
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -115,3 +116,64 @@ class StochasticLevels:
         levels = np.minimum(exact, np.float32(self.steps)).astype(np.int32)
         levels[x < 0] *= -1
         return Levels(x.size, levels, scales, ends, self.steps)
+
+
+@dataclass(frozen=True)
+class NearestLevels:
+    """The nearest multiples of a step that is relative to the root mean square of each tensor.
+
+    With a step s of up to about 1, most of a vector's energy is kept: the error of a value is at
+    most half a step, so the relative error of a tensor is at most s**2 / 4, and s**2 / 12 on
+    average over values that are spread evenly. A larger step leaves more values at zero.
+
+    Args:
+        step: the distance between two levels, relative to the root mean square of a tensor; from
+            0.01 to 3.
+
+    >>> x = np.float32([0.1, 3, -1, 0.5])
+    >>> NearestLevels(1.0).compress(x, Layout.flat(4), np.random.default_rng(0)).to_dense()
+    array([ 0.       ,  3.2031236, -1.6015618,  0.       ], dtype=float32)
+    """
+
+    part_id: ClassVar[str] = "nearest_levels"
+    step: float
+    loss: ClassVar[Loss] = "biased"
+
+    def __post_init__(self) -> None:
+        if not 0.01 <= self.step <= 3:
+            raise ValueError(f"step must be from 0.01 to 3, got {self.step}")
+        object.__setattr__(self, "step", float(self.step))
+
+    def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Levels:
+        """Round each tensor; a tensor of zeros stays zero."""
+        check_finite(x, layout)
+        levels = np.zeros(x.size, np.int32)
+        units = np.zeros(layout.ends.size, np.float32)
+        start = 0
+        for number, end in enumerate(layout.ends.tolist()):
+            part = x[start:end]
+            unit = np.float32(self.step * _root_mean_square(part))
+            # Below the normal numbers, the quotients would lose all precision.
+            if unit >= np.finfo(np.float32).tiny:
+                quotients = part / unit
+                np.rint(quotients, out=quotients)
+                levels[start:end] = np.clip(quotients, -_MAX_LEVEL, _MAX_LEVEL, out=quotients)
+                units[number] = unit
+            start = end
+        steps = max(int(levels.max(initial=0)), -int(levels.min(initial=0)), 1)
+        # A scale belongs to the highest level of all tensors, and must be a number that is sent.
+        scales = np.minimum(units * np.float64(steps), MAX_MAGNITUDE).astype(np.float32)
+        return Levels(x.size, levels, scales, layout.ends, steps)
+
+
+_MAX_LEVEL = 1 << 20  # of the codec; a tensor would need 10**8 values to reach it
+_CHUNK = 1 << 20
+
+
+def _root_mean_square(x: Vector) -> float:
+    """Return the root mean square, in chunks, so that no float64 copy of a large tensor is made."""
+    total = sum(
+        float(np.square(x[start : start + _CHUNK], dtype=np.float64).sum())
+        for start in range(0, x.size, _CHUNK)
+    )
+    return math.sqrt(total / max(x.size, 1))

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec
 
 from fedtern.core.methods.aggregation import Aggregate, MajorityVote, Mean
-from fedtern.core.methods.dense import ef_signsgd, fedavg, qsgd, sgd, signsgd, terngrad
+from fedtern.core.methods.dense import ef_signsgd, fedavg, grid, qsgd, sgd, signsgd, terngrad
 from fedtern.core.methods.lowrank import atomo, powersgd, sketched, structured
 from fedtern.core.methods.method import Link, Method, dense_link, lossless_link
 from fedtern.core.methods.recipe import UNPUBLISHED, Publication, Recipe, bibtex, named_method
+from fedtern.core.methods.short_runs import for_rounds
 from fedtern.core.methods.sparse import dgc, gradient_dropping, sbc, stc, strom, topk, variance
 from fedtern.core.methods.spec import MethodSpec
 from fedtern.core.names import look_up
@@ -36,6 +37,7 @@ METHODS: dict[str, Recipe[Any]] = {
         ef_signsgd,
         terngrad,
         qsgd,
+        grid,
         atomo,
         powersgd,
         structured,
@@ -127,7 +129,9 @@ __all__ = [
     "dgc",
     "ef_signsgd",
     "fedavg",
+    "for_rounds",
     "gradient_dropping",
+    "grid",
     "lossless_link",
     "make_method",
     "method_from_spec",

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from fedtern.core.codecs import EliasCodec, SignsCodec, TensorSignsCodec, TritsCodec
-from fedtern.core.compressors import ScaledSign, Sign, StochasticLevels, StochasticTernary
+from fedtern.core.compressors import (
+    NearestLevels,
+    ScaledSign,
+    Sign,
+    StochasticLevels,
+    StochasticTernary,
+)
 from fedtern.core.compressors.levels import Norm
 from fedtern.core.feedback import ErrorFeedback, Memoryless
 from fedtern.core.methods import literature as papers
@@ -83,3 +89,28 @@ def qsgd(levels: int = 7, bucket: int = 512, norm: Norm = "l2", local_steps: int
     """
     up = Link(Memoryless(StochasticLevels(levels, bucket, norm)), EliasCodec())
     return Method(up, lossless_link(), local_steps, Mean())
+
+
+@named_method("grid", publication=papers.GRID)
+def grid(
+    step_up: float = 1.0,
+    step_down: float | None = None,
+    local_steps: int = 1,
+    weighted: bool = False,
+) -> Method:
+    """Values rounded to the nearest level of a grid per tensor, with error feedback.
+
+    About two bits per value with a step of 1. It loses so little that a federation of a few rounds
+    ends where it would without compression; over hundreds of rounds, ``stc`` takes far fewer bytes.
+
+    Args:
+        step_up: the distance of two levels in an upload, relative to the root mean square of their
+            tensor.
+        step_down: the same for a broadcast; None for ``step_up``.
+        local_steps: the number of local steps between uploads.
+        weighted: whether clients are weighted by their number of examples.
+
+    """
+    up = Link(ErrorFeedback(NearestLevels(step_up)), EliasCodec())
+    down = up if step_down is None else Link(ErrorFeedback(NearestLevels(step_down)), EliasCodec())
+    return Method(up, down, local_steps, Mean(weighted))

@@ -296,3 +296,21 @@ KONECNY = Publication(
         "Masks and sketches are of the flat model, including biases, not of each matrix.",
     ),
 )
+
+GRID = Publication(
+    "Gish and Pierce, 1968",
+    bibtex(
+        "article",
+        "gish1968asymptotically",
+        title="Asymptotically Efficient Quantizing",
+        author="Gish, Herbert and Pierce, John N.",
+        journal="IEEE Transactions on Information Theory",
+        year="1968",
+    ),
+    {"uniform quantizer": "fedtern.core.compressors.NearestLevels.compress"},
+    (
+        "The publication shows that a uniform quantizer with an entropy code is close to the best"
+        " one. Error feedback and a step relative to the root mean square are additions.",
+        "Levels are written in Elias omega code, about a tenth above their entropy.",
+    ),
+)

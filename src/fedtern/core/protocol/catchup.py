@@ -14,9 +14,8 @@ from fedtern.core.protocol.events import How
 from fedtern.core.protocol.initial import read_initial
 from fedtern.core.protocol.messages import Broadcast, CohortNotice
 from fedtern.core.protocol.terms import STAMP_BYTES, Header, Terms
-from fedtern.core.updates import Dense
 from fedtern.core.updates.sums import SignCounts, UpdateSequence
-from fedtern.core.wire import Reader, varint
+from fedtern.core.wire import Reader, floats_view, varint
 
 # Modes of a catch-up on the wire.
 REPLAY = 0
@@ -133,8 +132,8 @@ class CatchUpBuilder:
 
     def replay(self, broadcasts: Sequence[bytes], stamp: bytes) -> bytes:
         """Build a catch-up from broadcasts; ``stamp`` is of the history before the first one."""
-        parts = b"".join(varint(len(data)) + data for data in broadcasts)
-        return self._seal(REPLAY, parts, stamp)
+        parts = [part for data in broadcasts for part in (varint(len(data)), data)]
+        return self._seal(REPLAY, stamp, *parts)
 
     def replay_size(self, broadcasts: Sequence[bytes]) -> int:
         """Estimate the size of a replay to within a few bytes."""
@@ -149,7 +148,7 @@ class CatchUpBuilder:
             new_stamp: the stamp of the history at the target round.
 
         """
-        return self._seal(SUM, new_stamp + payload, stamp)
+        return self._seal(SUM, stamp, new_stamp, payload)
 
     def model(
         self,
@@ -159,22 +158,23 @@ class CatchUpBuilder:
         carried: Values = NO_VALUES,
     ) -> bytes:
         """Build a catch-up from the weights, and signs to apply to them, of a replica."""
-        payload = encode_carried(carried, self.terms.layout)
-        payload += DenseCodec().encode(Dense(weights), self.terms.layout)
+        section = encode_carried(carried, self.terms.layout)
+        # The parts of ``DenseCodec().encode``, without a copy of the weights.
+        parts: list[bytes | memoryview] = [section, bytes([DenseCodec.id]), floats_view(weights)]
         if sign_counts is not None:
-            payload += SignCountsCodec().encode(sign_counts, self.terms.layout)
-        return self._seal(MODEL, payload, new_stamp)
+            parts.append(SignCountsCodec().encode(sign_counts, self.terms.layout))
+        return self._seal(MODEL, new_stamp, *parts)
 
     def start(self, initial: bytes, sum_payload: bytes, new_stamp: bytes, carried: Values) -> bytes:
         """Build a catch-up from the encoded initial model and the sum of all broadcasts since."""
         section = encode_carried(carried, self.terms.layout)
-        return self._seal(START, section + initial + sum_payload, new_stamp)
+        return self._seal(START, new_stamp, section, initial, sum_payload)
 
-    def _seal(self, mode: int, payload: bytes, stamp: bytes) -> bytes:
+    def _seal(self, mode: int, stamp: bytes, *payload: bytes | memoryview) -> bytes:
         # A replay does not need the flag: its broadcasts list the uploads that were counted.
         counted = self.counted and mode != REPLAY
         lag = varint((self.round - self.since) * 8 + 4 * counted + mode)
-        return seal(CATCH_UP, self.terms.header(stamp, self.round) + lag + payload)
+        return seal(CATCH_UP, self.terms.header(stamp, self.round), lag, *payload)
 
 
 def encode_sum(update: UpdateSequence | SignCounts, layout: Layout) -> bytes:
@@ -215,7 +215,7 @@ def read_server_message(data: bytes, terms: Terms) -> Broadcast | CohortNotice |
     if len(carried) < len(terms.layout.carried):
         raise DecodeError("a whole model must have the values of all carried tensors")
     if mode == MODEL:
-        dense = DenseCodec().decode(reader.take(1 + 4 * terms.layout.size), terms.layout)
+        dense = DenseCodec().read(reader, terms.layout)
         sign_counts = (
             SignCountsCodec().decode(reader.rest(), terms.layout) if reader.remaining else None
         )

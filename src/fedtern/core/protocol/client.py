@@ -22,7 +22,7 @@ from fedtern.core.protocol.replica import Replica
 from fedtern.core.protocol.terms import Terms, initial_stamp
 from fedtern.core.protocol.uplink import Uplink
 from fedtern.core.snapshot import Snapshot, pack_blobs, unpack_blobs
-from fedtern.core.template import STATISTICS, Arrays, Carry, NamedModel, Template
+from fedtern.core.template import STATISTICS, Arrays, Carry, NamedModel, Template, Ties
 from fedtern.core.updates import Update
 from fedtern.core.wire import check_id
 
@@ -87,8 +87,9 @@ class Client:
         carry: Carry = "average",
         carried: Sequence[str] = STATISTICS,
         trainable: Sequence[str] = ("*",),
-        detect_ties: bool = True,
+        detect_ties: Ties = True,
         overflow: Overflow = "refuse",
+        bfloat16: Sequence[str] = (),
         **options: Any,
     ) -> Client:
         """Make a client from named arrays of any dtype, such as a state dict in NumPy.
@@ -102,8 +103,9 @@ class Client:
             carry: see ``Template.of``, like the following ones; the same as on the server.
             carried: patterns of the names of floating-point tensors that are not trained.
             trainable: patterns of the names of trained tensors.
-            detect_ties: whether two tensors with the same values are one.
+            detect_ties: which tensors are one tensor with several names.
             overflow: what to do with a weight that is too large for the dtype of its tensor.
+            bfloat16: patterns of the names of uint16 arrays that hold the bits of bfloat16 values.
             options: further arguments of ``Client``.
 
         Returns:
@@ -117,6 +119,7 @@ class Client:
             trainable=trainable,
             detect_ties=detect_ties,
             overflow=overflow,
+            bfloat16=bfloat16,
         )
         parts = template.split(arrays)
         if is_initial:
@@ -148,9 +151,10 @@ class Client:
 
         """
         model = self._named_model()
+        self._refuse_second_upload()
         delta = model.template.delta(arrays, self.weights)
         parts = model.template.carried_and_local(arrays)
-        sent = self.send_delta(delta, carried=parts.carried)
+        sent = self._send(delta, None, parts.carried)
         model.local = parts.local
         return sent
 
@@ -214,7 +218,7 @@ class Client:
         # Values that are not finite are refused later, with the name of their tensor.
         with np.errstate(over="ignore", invalid="ignore"):
             new = self._to_vector(new_weights, "new_weights")
-            return self.send_delta(new - self._replica.weights, moments, carried)
+            return self._send(new - self._replica.weights, moments, carried)
 
     def send_delta(
         self,
@@ -225,12 +229,18 @@ class Client:
         """Like ``send``, given the change of the weights."""
         self._refuse_second_upload()
         with np.errstate(over="ignore"):
-            own = np.array(self._to_vector(delta, "delta"))  # the feedback rule may overwrite it
+            own = np.array(self._to_vector(delta, "delta"))
+        return self._send(own, moments, carried)
+
+    def _send(
+        self, delta: Vector, moments: ArrayLike | None, carried: Mapping[str, ArrayLike] | None
+    ) -> Sent:
+        """Make the upload from a delta that the feedback rule may overwrite."""
         values = (
             self._replica.carried if carried is None else check_carried(carried, self.terms.layout)
         )
         changed = changed_values(values, self._replica.carried)
-        update, state = self._uplink.compress(own, self.round, self._check_moments(moments))
+        update, state = self._uplink.compress(delta, self.round, self._check_moments(moments))
         return self._uplink.seal(update, state, self._replica.stamp, self.round, changed)
 
     def _refuse_second_upload(self) -> None:
@@ -421,7 +431,8 @@ class Client:
         self._replica = replica
         self._uplink = uplink
         if self._model is not None:
-            self._model.local = snapshot.copies_with_prefix("local.")
+            # A snapshot of a client with a flat vector has no local tensors.
+            self._model.local |= snapshot.copies_with_prefix("local.")
 
     def replay(self, record: bytes) -> None:
         """Apply a message again that was received before a restart."""

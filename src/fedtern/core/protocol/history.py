@@ -129,6 +129,11 @@ class History:
         """The last broadcast; None if there is none or it did not fit."""
         return self._broadcasts[-1] if self._broadcasts else None
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the cache has all broadcasts since round 0."""
+        return bool(self._broadcasts) and self._broadcasts[0].round == 0
+
     def broadcasts_since(self, round: int) -> list[CachedBroadcast] | None:
         """Return the broadcasts from a finished round on; None if some are no longer cached."""
         if not self._broadcasts or round < self._broadcasts[0].round:

@@ -7,15 +7,17 @@ row of a tensor. It then starts from the rounded weights itself, so that nothing
 
 from __future__ import annotations
 
-import math
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtern.core.dtypes import from_float32
 from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout, Vector
-from fedtern.core.wire import Reader, check_floats, floats
+from fedtern.core.updates.factors import matrix_shapes
+from fedtern.core.wire import Reader, check_floats, floats_view
 
 Precision = Literal["exact", "float16", "int8"]
 """How precisely the initial weights are sent."""
@@ -23,27 +25,31 @@ Precision = Literal["exact", "float16", "int8"]
 # The first byte of an encoded initial model.
 _FLOAT16 = 1
 _INT8 = 2
+_PRECISIONS: dict[int, Precision] = {_FLOAT16: "float16", _INT8: "int8"}
 _LEVELS = 127
+_MAX_SCALE = 2.0**93  # so that every weight stays below 2**100
 
 
 def encode_initial(weights: Vector, layout: Layout, precision: Precision) -> bytes | None:
     """Encode initial weights; None if they are sent exactly, as any other model.
 
     Raises:
-        NonFiniteError: a weight is too large for float16.
+        NonFiniteError: a weight is too large for the precision.
         ValueError: the precision is unknown.
 
     """
     if precision == "exact":
         return None
     if precision == "float16":
-        parts = [
-            from_float32(tensor, "float16", "refuse", name).astype("<f2", copy=False).tobytes()
-            for name, tensor in layout.unflatten(weights).items()
-        ]
-        return bytes([_FLOAT16]) + b"".join(parts)
+        narrow = np.empty(layout.size, "<f2")
+        end = 0
+        for name, tensor in layout.unflatten(weights).items():
+            start, end = end, end + tensor.size
+            narrow[start:end] = from_float32(tensor, "float16", "refuse", name).reshape(-1)
+        return b"".join((bytes([_FLOAT16]), narrow.data))
     if precision == "int8":
-        return bytes([_INT8]) + _encode_rows(weights, layout)
+        scales, levels = _to_rows(weights, layout)
+        return b"".join((bytes([_INT8]), floats_view(scales), levels.data))
     raise ValueError(f'initial must be "exact", "float16" or "int8", got {precision!r}')
 
 
@@ -56,11 +62,24 @@ def read_initial(reader: Reader, layout: Layout) -> Vector:
     """
     kind = reader.byte()
     if kind == _FLOAT16:
-        narrow = np.frombuffer(reader.take(2 * layout.size), "<f2")
+        narrow = reader.array("<f2", layout.size)
         return check_floats(narrow.astype(np.float32), layout.name_at)
     if kind == _INT8:
         return _read_rows(reader, layout)
     raise DecodeError(f"unknown encoding {kind} of the initial model")
+
+
+def initial_precision(data: bytes) -> Precision:
+    """Return the precision of an encoded initial model.
+
+    Raises:
+        DecodeError: the bytes are not an encoded initial model.
+
+    """
+    kind = Reader(data).byte()
+    if kind not in _PRECISIONS:
+        raise DecodeError(f"unknown encoding {kind} of the initial model")
+    return _PRECISIONS[kind]
 
 
 def round_initial(weights: Vector, layout: Layout, precision: Precision) -> Vector:
@@ -72,34 +91,48 @@ def round_initial(weights: Vector, layout: Layout, precision: Precision) -> Vect
     return weights if data is None else read_initial(Reader(data), layout)
 
 
-def _rows(layout: Layout) -> list[int]:
-    """Return the number of values in each row of each tensor; a vector is a single row."""
-    lengths: list[int] = []
-    for shape in layout.shapes:
-        size = math.prod(shape)
-        count = shape[0] if len(shape) > 1 and size else min(size, 1)
-        lengths += [size // count] * count if count else []
-    return lengths
+def _matrices(vector: NDArray[Any], layout: Layout) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """Yield the rows of each tensor that has values: their numbers, and a view of the values."""
+    row = at = 0
+    for rows, columns in matrix_shapes(layout):
+        if rows * columns:
+            yield slice(row, row + rows), vector[at : at + rows * columns].reshape(rows, columns)
+            row += rows
+            at += rows * columns
 
 
-def _encode_rows(weights: Vector, layout: Layout) -> bytes:
-    """Encode one scale per row, then one byte per value."""
-    lengths = np.array(_rows(layout), np.int64)
-    if not lengths.size:
-        return b""
-    starts = np.cumsum(lengths) - lengths
-    largest = np.maximum.reduceat(np.abs(weights), starts)
-    scales = (largest / np.float32(_LEVELS)).astype(np.float32)
-    divisors = np.where(scales > 0, scales, np.float32(1))
-    levels = np.rint(weights / np.repeat(divisors, lengths))
-    values: bytes = np.clip(levels, -_LEVELS, _LEVELS).astype(np.int8).tobytes()
-    return floats(scales) + values
+def _count_rows(layout: Layout) -> int:
+    return sum(rows for rows, columns in matrix_shapes(layout) if columns)
+
+
+def _to_rows(weights: Vector, layout: Layout) -> tuple[Vector, NDArray[np.int8]]:
+    """Return one scale per row, and one level per value."""
+    scales = np.empty(_count_rows(layout), np.float32)
+    levels = np.empty(layout.size, np.int8)
+    # Tensor by tensor, so that no temporary array is as large as the model.
+    for (rows, values), (_, out) in zip(
+        _matrices(weights, layout), _matrices(levels, layout), strict=True
+    ):
+        largest = np.maximum(np.abs(values.max(axis=1)), np.abs(values.min(axis=1)))
+        scale = (largest / np.float32(_LEVELS)).astype(np.float32)
+        scales[rows] = scale
+        quotients = values / np.where(scale > 0, scale, np.float32(1))[:, None]
+        np.rint(quotients, out=quotients)
+        out[...] = np.clip(quotients, -_LEVELS, _LEVELS, out=quotients)
+    if (scales > _MAX_SCALE).any():
+        index = int(np.argmax(np.abs(weights)))
+        raise layout.non_finite_error(index, float(weights[index]))
+    return scales, levels
 
 
 def _read_rows(reader: Reader, layout: Layout) -> Vector:
-    lengths = np.array(_rows(layout), np.int64)
-    scales = reader.floats(lengths.size)
-    if not ((scales >= 0) & (scales <= 2.0**100)).all():
-        raise DecodeError("the scales of the initial model must be in [0, 2**100]")
-    levels = np.frombuffer(reader.take(layout.size), np.int8)
-    return np.repeat(scales, lengths) * levels.astype(np.float32)
+    scales = reader.floats(_count_rows(layout))
+    levels = reader.array("i1", layout.size)
+    if not ((scales >= 0) & (scales <= _MAX_SCALE)).all():
+        raise DecodeError("the scales of the initial model must be in [0, 2**93]")
+    if levels.min(initial=0) < -_LEVELS:
+        raise DecodeError("the levels of the initial model must be in [-127, 127]")
+    weights = levels.astype(np.float32)
+    for rows, values in _matrices(weights, layout):
+        np.multiply(values, scales[rows, None], out=values)
+    return weights

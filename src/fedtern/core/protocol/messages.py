@@ -37,7 +37,7 @@ class Upload:
     ) -> bytes:
         """Return the message with the given payload, which the method's codec has encoded."""
         section = encode_carried(carried, terms.layout)
-        return seal(UPLOAD, terms.header(stamp, round) + section + payload)
+        return seal(UPLOAD, terms.header(stamp, round), section, payload)
 
     @classmethod
     def open(cls, data: bytes, terms: Terms) -> Upload:
@@ -110,7 +110,7 @@ class Broadcast:
         """Return the message with the given payload, which the method's codec has encoded."""
         clients = ids(counted) + _encode_cohort(cohort)
         section = encode_carried(carried, terms.layout)
-        return seal(BROADCAST, terms.header(stamp, round) + clients + section + payload)
+        return seal(BROADCAST, terms.header(stamp, round), clients, section, payload)
 
     @classmethod
     def open(cls, data: bytes, terms: Terms) -> Broadcast:

@@ -7,7 +7,7 @@ import struct
 from fedtern.core.layout import Vector
 from fedtern.core.protocol.events import Accepted
 from fedtern.core.protocol.messages import Broadcast
-from fedtern.core.wire import floats, varint
+from fedtern.core.wire import floats_view, varint
 
 # The first byte of a record.
 UPLOAD = b"U"
@@ -39,4 +39,4 @@ def broadcast_record(broadcast: Broadcast) -> bytes:
 
 def external_record(broadcast: Broadcast, delta: Vector) -> bytes:
     """Return the record of a finished round whose delta was aggregated elsewhere."""
-    return EXTERNAL_BROADCAST + floats(delta) + broadcast.data
+    return b"".join((EXTERNAL_BROADCAST, floats_view(delta), broadcast.data))

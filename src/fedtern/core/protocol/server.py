@@ -40,7 +40,7 @@ from fedtern.core.protocol.replica import Replica
 from fedtern.core.protocol.seeded_rng import check_seed, seeded_rng
 from fedtern.core.protocol.terms import Header, Terms, initial_stamp
 from fedtern.core.snapshot import Snapshot, pack_blobs, unpack_blobs
-from fedtern.core.template import STATISTICS, Arrays, Carry, NamedModel, Template
+from fedtern.core.template import STATISTICS, Arrays, Carry, NamedModel, Template, Ties
 from fedtern.core.updates import Sparse
 from fedtern.core.wire import Reader, check_id
 
@@ -55,7 +55,8 @@ class Server:
         carried: initial values of the layout's carried tensors.
         initial: how precisely clients download the initial model: "exact", "float16" or "int8".
             The server itself starts from the rounded weights.
-        carried_float16: whether broadcasts round carried float32 and float64 tensors to float16.
+        carried_float16: whether broadcasts round carried float32 and float64 tensors to float16,
+            with values beyond 65504 becoming that value.
         federation: a name that keeps messages of different federations apart.
         seed: random seed of the methods that use one.
         cohort: the clients that may upload in the first round; None if all may.
@@ -109,8 +110,9 @@ class Server:
         carry: Carry = "average",
         carried: Sequence[str] = STATISTICS,
         trainable: Sequence[str] = ("*",),
-        detect_ties: bool = True,
+        detect_ties: Ties = True,
         overflow: Overflow = "refuse",
+        bfloat16: Sequence[str] = (),
         **options: Any,
     ) -> Server:
         """Make a server from named arrays of any dtype, such as a state dict in NumPy.
@@ -121,8 +123,9 @@ class Server:
             carry: see ``Template.of``, like the following ones.
             carried: patterns of the names of floating-point tensors that are not trained.
             trainable: patterns of the names of trained tensors.
-            detect_ties: whether two tensors with the same values are one.
+            detect_ties: which tensors are one tensor with several names.
             overflow: what to do with a weight that is too large for the dtype of its tensor.
+            bfloat16: patterns of the names of uint16 arrays that hold the bits of bfloat16 values.
             options: further arguments of ``Server``.
 
         Returns:
@@ -136,6 +139,7 @@ class Server:
             trainable=trainable,
             detect_ties=detect_ties,
             overflow=overflow,
+            bfloat16=bfloat16,
         )
         parts = template.split(arrays)
         server = cls(parts.weights, method, template.layout, carried=parts.carried, **options)
@@ -324,14 +328,18 @@ class Server:
             values = check_carried(given, layout)
         elif uploads and layout.carried:
             shares = self.terms.method.aggregate.shares([u.num_examples for u in uploads])
-            order = list(self._uploads)  # of acceptance
-            latest = max(range(len(uploads)), key=lambda i: order.index(uploads[i].client_id))
+            clients = [upload.client_id for upload in uploads]
+            counted = frozenset(clients)
+            # The uploads are in the order of acceptance.
+            newest = next(client for client in reversed(self._uploads) if client in counted)
+            latest = clients.index(newest)
             values = combine_carried([u.carried for u in uploads], shares, latest, before, layout)
         else:
             return NO_VALUES
+        changed: Values = changed_values(values, before)
         if self.carried_float16:
-            values = round_to_float16(values, layout)
-        return changed_values(values, before)
+            changed = changed_values(round_to_float16(changed, layout), before)
+        return changed
 
     def _advance(self, broadcast: Broadcast, state: State) -> None:
         """Apply a broadcast and start the next round."""
@@ -339,6 +347,8 @@ class Server:
         self._replica.advance(broadcast.update, broadcast.next_stamp, broadcast.carried)
         self._last_counted.update(dict.fromkeys(broadcast.counted, self.round))
         self._history.append(broadcast)
+        if not self._history.is_complete:
+            self._initial = None  # of no use without all broadcasts since
         self._uploads = {}
         self.cohort = broadcast.cohort
         self.round += 1

@@ -13,7 +13,7 @@ from fedtern.core.envelope import unseal
 from fedtern.core.errors import DecodeError, RemoteProtocolError
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.methods import Method
-from fedtern.core.wire import Reader, floats, u32
+from fedtern.core.wire import Reader, floats_view, u32
 
 STAMP_BYTES = 3
 
@@ -115,7 +115,8 @@ class Terms:
 
 def initial_stamp(federation: str, weights: Vector, carried: Values = NO_VALUES) -> bytes:
     """Return the stamp of a federation at round 0."""
-    checksum = zlib.crc32(floats(weights), zlib.crc32(federation.encode()))
+    # Buffers instead of bytes: the weights may be large.
+    checksum = zlib.crc32(floats_view(weights), zlib.crc32(federation.encode()))
     for values in carried.values():
-        checksum = zlib.crc32(values.tobytes(), checksum)
+        checksum = zlib.crc32(values.data, checksum)
     return u32(checksum)[:STAMP_BYTES]

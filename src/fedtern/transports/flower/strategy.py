@@ -27,13 +27,13 @@ from fedtern.core.methods import (
     Mean,
     Method,
     MethodSpec,
+    for_rounds,
     make_method,
     method_from_spec,
-    stc,
 )
 from fedtern.core.protocol import Accepted, Server
 from fedtern.core.protocol.initial import Precision, round_initial
-from fedtern.core.template import STATISTICS, Template
+from fedtern.core.template import STATISTICS, Template, Ties
 from fedtern.store import DurableServer, Store
 from fedtern.transports.flower.arrays import change_to, to_numpy, to_record
 from fedtern.transports.flower.counters import count_wire, is_simulated
@@ -104,7 +104,8 @@ class Compressed(Strategy):
 
     Args:
         strategy: The strategy without compression.
-        method: What clients and server send; sparse ternary compression by default.
+        method: What clients and server send; by default one that suits the number of rounds, see
+            ``fedtern.core.methods.for_rounds``.
         store: Directory for state that survives a restart. A federation with a store continues
             after its last finished round.
         federation: Name by which nodes recognise the federation; by default the name of the
@@ -113,12 +114,14 @@ class Compressed(Strategy):
         weighted: Whether ``FedAvg`` and ``FedProx`` weight nodes by their number of examples, as
             without compression. If not, the method decides.
         initial: How precisely new clients download the initial model: "exact", "float16" or
-            "int8". The server starts from the rounded model, too.
+            "int8", with a scale for each row of a tensor. The server starts from the rounded model,
+            too.
         carry: How tensors that are not trained are combined: "average" or "latest". These are
             integers, booleans, and the tensors in ``carried``.
         carried: Patterns of the names of floating-point tensors that are not trained, such as the
             statistics of batch normalisation.
-        detect_ties: Whether two tensors with the same initial values are one tensor.
+        detect_ties: Which tensors are one tensor with several names; "values" for those that have
+            the same values in the initial model.
         overflow: What to do with a weight that is too large for the dtype of its tensor: "refuse"
             or "saturate".
 
@@ -136,10 +139,10 @@ class Compressed(Strategy):
         federation: str | None = None,
         seed: int = 0,
         weighted: bool = True,
-        initial: Precision = "exact",
+        initial: Precision = "int8",
         carry: str = "average",
         carried: Sequence[str] = STATISTICS,
-        detect_ties: bool = True,
+        detect_ties: Ties = True,
         overflow: Overflow = "refuse",
     ) -> None:
         self._strategy = _check_strategy(strategy)
@@ -233,6 +236,13 @@ class Compressed(Strategy):
                 server_evaluates=evaluate_fn is not None,
                 arrays=_model_of(session),
             )
+            if self.initial != "exact" and not earlier_rounds:
+                log(
+                    INFO,
+                    "fedtern: both sides start from the initial model rounded to %s; pass"
+                    ' initial="exact" to send it unchanged',
+                    self.initial,
+                )
             if earlier_rounds:
                 name = session.spec.federation
                 log(INFO, "fedtern: %s continues after round %s", name, earlier_rounds)
@@ -559,7 +569,7 @@ def default_method(num_rounds: int) -> Method:
         num_rounds: Number of rounds in total.
 
     """
-    return stc(weighted=True)
+    return for_rounds(num_rounds)
 
 
 def _averages(strategy: Strategy) -> bool:
