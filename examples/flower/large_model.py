@@ -1,7 +1,7 @@
 """Measure time and memory of a large model in a deployment, with and without compression.
 
-`python examples/flower/large_model.py` starts a SuperLink with a database and two SuperNodes on the
-loopback interface, and runs the app `large` twice. It reads CPU time and peak memory of each process
+`python examples/flower/large_model.py` starts a SuperLink and two SuperNodes on the loopback
+interface, and runs the app `large` twice. It reads CPU time and peak memory of each process
 from /proc, so that it works on Linux only.
 """
 
@@ -12,6 +12,7 @@ import re
 import tempfile
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from processes import Processes, descendants
@@ -61,16 +62,21 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6, help="16.8 million parameters each")
     parser.add_argument("--only", choices=("plain", "compressed"))
     parser.add_argument("--initial", default="exact", help="precision of the first download")
+    parser.add_argument("--no-database", action="store_true", help="SuperLink without a database")
+    parser.add_argument(
+        "--directory", type=Path, help="directory for all files (default: a temporary one)"
+    )
     options = parser.parse_args()
     for mode in (options.only,) if options.only else ("plain", "compressed"):
         with tempfile.TemporaryDirectory() as scratch:
-            measure(Path(scratch), mode, options)
+            directory = options.directory or Path(scratch)
+            measure((directory / mode).resolve(), mode, options)
 
 
 def measure(directory: Path, mode: str, options: argparse.Namespace) -> None:
     """Run the app once and print what it took."""
     with Processes(directory) as here:
-        here.superlink()
+        here.superlink(database=not options.no_database)
         for number in range(NODES):
             here.supernode(number, NODES)
         watch = Watch([process.pid for process in here.running.values()])
@@ -91,7 +97,7 @@ def measure(directory: Path, mode: str, options: argparse.Namespace) -> None:
             raise RuntimeError(said[-3000:])
         states = sum(f.stat().st_size for f in directory.glob("state-0/**/*") if f.is_file())
     times = [float(found) for found in re.findall(r"finished round \d+ at ([\d.]+)", said)]
-    rounds = [f"{end - begin:.1f}" for begin, end in zip(times, times[1:], strict=False)]
+    rounds = [f"{end - begin:.1f}" for begin, end in pairwise(times)]
     print(f"{mode}: {times[0] - started:.1f} s to start, then {' + '.join(rounds)} s per round")
     for kind in ("flwr-clientapp", "flwr-serverapp", "flower-superlink", "flower-supernode"):
         found = sorted(v for v in watch.seen.values() if v[0] == kind)

@@ -54,9 +54,11 @@ class Processes:
             f'address = "127.0.0.1:{self.port}"\n{secure}\n'
         )
 
-    def superlink(self) -> None:
-        """Start the SuperLink, with a database for nodes and runs."""
-        command = ["flower-superlink", "--database", str(self.directory / "superlink.db")]
+    def superlink(self, *, database: bool = True) -> None:
+        """Start the SuperLink, with a database for nodes and runs, or without."""
+        command = ["flower-superlink"]
+        if database:
+            command += ["--database", str(self.directory / "superlink.db")]
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--disable-runtime-dependency-installation"]
         if self.certificates is None:

@@ -59,6 +59,7 @@ class Snapshot:
 
     arrays: Mapping[str, NDArray[Any]]
     meta: Mapping[str, Any]
+    is_owner: bool = False  # whether nobody else uses the memory of the arrays
 
     def check_meta(self, expected: Mapping[str, object]) -> None:
         """Check that the snapshot has the given values.
@@ -80,8 +81,12 @@ class Snapshot:
         }
 
     def copies_with_prefix(self, prefix: str) -> dict[str, NDArray[Any]]:
-        """Like ``arrays_with_prefix``, but copies that do not depend on the snapshot's memory."""
-        return {name: array.copy() for name, array in self.arrays_with_prefix(prefix).items()}
+        """Like ``arrays_with_prefix``, but arrays that the caller may change.
+
+        They are copies, unless the snapshot is the owner of its memory, which it hands on.
+        """
+        found = self.arrays_with_prefix(prefix)
+        return found if self.is_owner else {name: array.copy() for name, array in found.items()}
 
     @property
     def digest(self) -> str:
@@ -121,8 +126,12 @@ class Snapshot:
         return b"".join(self.chunks())
 
     @classmethod
-    def from_bytes(cls, data: bytes | mmap) -> Snapshot:
+    def from_bytes(cls, data: bytes | mmap | memoryview) -> Snapshot:
         """Read the bytes of a file.
+
+        Args:
+            data: the bytes. If they are a ``memoryview`` of writable memory, the snapshot becomes
+                the owner of that memory.
 
         Raises:
             DecodeError: the file is damaged or is not a snapshot.
@@ -134,9 +143,9 @@ class Snapshot:
             raise DecodeError(f"not a fedtern snapshot, or a damaged one: {error}") from error
 
     @classmethod
-    def _parse(cls, data: bytes | mmap) -> Snapshot:
+    def _parse(cls, data: bytes | mmap | memoryview) -> Snapshot:
         (length,) = _LENGTH.unpack_from(data)
-        text = data[8 : 8 + length]
+        text = bytes(data[8 : 8 + length])
         header = json.loads(text)
         meta = header.pop("__metadata__")
         body = memoryview(data)[8 + length :]
@@ -150,7 +159,8 @@ class Snapshot:
             if end - start != math.prod(entry["shape"]) * dtype.itemsize:
                 raise ValueError(f"array {name!r} does not have the size of its shape")
             arrays[name] = np.frombuffer(body[start:end], dtype).reshape(entry["shape"])
-        return cls(arrays, dict(json.loads(meta["fedtern"])))
+        is_owner = isinstance(data, memoryview) and not data.readonly
+        return cls(arrays, dict(json.loads(meta["fedtern"])), is_owner)
 
 
 def _buffer(array: NDArray[Any]) -> memoryview:

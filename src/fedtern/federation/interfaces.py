@@ -163,8 +163,10 @@ class ClientLike(Protocol):
         delta: ArrayLike,
         moments: ArrayLike | None = None,
         carried: Mapping[str, ArrayLike] | None = None,
+        *,
+        overwrite: bool = False,
     ) -> Sent:
-        """Like ``send``, given the change of the weights."""
+        """Like ``send``, given the change of the weights, which may be overwritten."""
         ...
 
     def restriction(self) -> Callable[[Vector], None] | None:

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import numpy as np
+
 from fedtern.core.errors import DecodeError, FedternError, StoreError
 from fedtern.core.snapshot import Snapshot
 from fedtern.store.files import Lock, sync_directory, write_atomic
@@ -26,8 +28,8 @@ T = TypeVar("T")
 class Recoverable(Protocol):
     """A state that a store can save and recover."""
 
-    def snapshot(self) -> Snapshot:
-        """Return the whole state."""
+    def snapshot(self, *, copy: bool = True) -> Snapshot:
+        """Return the whole state; without a copy, until it changes."""
         ...
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -87,7 +89,7 @@ class Store:
             generations = self._generations()
         if not generations:
             with self._convert_errors("write"):
-                self._write_snapshot(0, state.snapshot())
+                self._write_snapshot(0, state.snapshot(copy=False))
             return False
         with self._convert_errors("read"):
             start = self._restore_newest(state, generations)
@@ -111,7 +113,7 @@ class Store:
                 break
             path = self._file(generation, "safetensors")
             try:
-                data = path.read_bytes()
+                data = _read_file(path)
                 state.restore(Snapshot.from_bytes(data))
             except FileNotFoundError:
                 damage.append(f"{path} is missing")
@@ -178,7 +180,7 @@ class Store:
 
         """
         with self._changing(change) as result:
-            self._replace_snapshot(state.snapshot(), logged=False)
+            self._replace_snapshot(state.snapshot(copy=False), logged=False)
         return result
 
     @contextmanager
@@ -201,12 +203,16 @@ class Store:
         self._failure = None
 
     @property
+    def largest_log(self) -> int:
+        """The size of the log, in bytes, at which a new snapshot is due."""
+        if self.log_bytes is not None:
+            return self.log_bytes
+        return max(self._snapshot_bytes, 1 << 20)
+
+    @property
     def snapshot_is_due(self) -> bool:
         """Whether replaying the log would take longer than reading a new snapshot."""
-        limit = self.log_bytes
-        if limit is None:
-            limit = max(self._snapshot_bytes, 1 << 20)
-        return self._open_log().nbytes > limit
+        return self._open_log().nbytes > self.largest_log
 
     def checkpoint(self, snapshot: Snapshot) -> None:
         """Replace the last snapshot and its log by a new snapshot of the same state."""
@@ -283,3 +289,11 @@ class Store:
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+
+def _read_file(path: Path) -> memoryview:
+    """Return the bytes of a file in writable memory, which a state can use without a copy."""
+    with path.open("rb") as file:
+        memory = np.empty(os.fstat(file.fileno()).st_size, np.uint8).data
+        file.readinto(memory)
+    return memory

@@ -139,7 +139,7 @@ class DurableServer:
             sync=True,
         )
         if self.store.snapshot_is_due:
-            self.store.checkpoint(self.server.snapshot())
+            self.store.checkpoint(self.server.snapshot(copy=False))
         return broadcast
 
     def newest_broadcast(self, since: int) -> bytes | None:
@@ -164,16 +164,21 @@ class DurableClient:
     Args:
         client: a new client, which is brought to the recorded state.
         store: the store.
+        defer: whether messages that the client receives are written only by its next upload, or by
+            ``flush``. If the process is killed before, the client has not received them. An upload
+            writes the whole state anyway, so this saves a write of each message.
 
     Attributes:
         recovered: whether the store had a recorded state.
 
     """
 
-    def __init__(self, client: Client, store: Store) -> None:
+    def __init__(self, client: Client, store: Store, *, defer: bool = False) -> None:
         self.client = client
         self.store = store
+        self.defer = defer
         self.recovered = store.recover(client)
+        self._deferred: list[bytes] = []
 
     @property
     def client_id(self) -> int:
@@ -232,20 +237,25 @@ class DurableClient:
     ) -> Sent:
         """Make the upload for this round; see ``Client.send``."""
         # A snapshot, because every entry of the residual has changed: a record would be as long.
-        return self.store.record_snapshot(
-            lambda: self.client.send(new_weights, moments, carried), self.client
-        )
+        return self._record_upload(lambda: self.client.send(new_weights, moments, carried))
 
     def send_delta(
         self,
         delta: ArrayLike,
         moments: ArrayLike | None = None,
         carried: Mapping[str, ArrayLike] | None = None,
+        *,
+        overwrite: bool = False,
     ) -> Sent:
         """Like ``send``, given the change of the weights."""
-        return self.store.record_snapshot(
-            lambda: self.client.send_delta(delta, moments, carried), self.client
+        return self._record_upload(
+            lambda: self.client.send_delta(delta, moments, carried, overwrite=overwrite)
         )
+
+    def _record_upload(self, send: Callable[[], Sent]) -> Sent:
+        sent = self.store.record_snapshot(send, self.client)
+        self._deferred = []
+        return sent
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -254,7 +264,7 @@ class DurableClient:
 
     def send_arrays(self, arrays: Arrays) -> Sent:
         """Make the upload for this round, given the arrays after training."""
-        return self.store.record_snapshot(lambda: self.client.send_arrays(arrays), self.client)
+        return self._record_upload(lambda: self.client.send_arrays(arrays))
 
     def restriction(self) -> Callable[[Vector], None] | None:
         """Return a function that projects a gradient, in place, onto this round's subspace."""
@@ -262,6 +272,12 @@ class DurableClient:
 
     def receive(self, data: bytes) -> Received:
         """Apply a message from the server; see ``Client.receive``."""
+        if self.defer:
+            self.store.check()
+            received = self.client.receive(data)
+            if received.is_new:
+                self._deferred.append(bytes(data))
+            return received
         # Not synced: after a power failure, the client catches up again.
         received = self.store.record(
             lambda: self.client.receive(data),
@@ -269,5 +285,16 @@ class DurableClient:
             sync=False,
         )
         if received.is_new and self.store.snapshot_is_due:
-            self.store.checkpoint(self.client.snapshot())
+            self.store.checkpoint(self.client.snapshot(copy=False))
         return received
+
+    def flush(self) -> None:
+        """Write the messages that were received since the last upload, if they were deferred."""
+        deferred, self._deferred = self._deferred, []
+        if sum(map(len, deferred)) > self.store.largest_log:
+            self.store.record_snapshot(lambda: None, self.client)
+            return
+        for data in deferred:
+            self.store.record(lambda: None, lambda _, data=data: data, sync=False)
+        if deferred and self.store.snapshot_is_due:
+            self.store.checkpoint(self.client.snapshot(copy=False))

@@ -11,14 +11,19 @@ import pytest
 pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED HERE: pip install 'fedtern[flower]'")
 
 from direct import DirectGrid, DirectSimulation, app, evaluate, initial, train
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.common import ndarrays_to_parameters
+from flwr.server import ServerAppComponents, ServerConfig
+from flwr.server import strategy as legacy_strategies
+from flwr.serverapp import ServerApp
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg, FedProx
 
 from fedtern import METHODS, LocalProtocolError, fedavg, signsgd, stc
-from fedtern.transports.flower import Compressed, compression
+from fedtern.transports.flower import Compressed, compressed_server_app, compression
 from fedtern.transports.flower.messages import ATTACHMENT, KEY
 from fedtern.transports.flower.strategy import NoUploads
 
@@ -521,8 +526,6 @@ def test_app_may_do_anything_with_the_state_of_its_context(tmp_path, monkeypatch
     class Keeping(DirectSimulation):
         def deliver(self, node, message):
             made = self.apps[node]
-            from flwr.app import Context
-
             config = {"partition-id": node - 100, "num-partitions": len(self.apps)}
             context = Context(7, node, config, self._states[node], {})
             reply = made(message, context)
@@ -908,3 +911,85 @@ def test_federations_of_two_methods_do_not_mix(tmp_path: Path):
     for method in (stc(), signsgd(), LOSSLESS):
         result = Compressed(FedAvg(**NODES), method).start(grid, initial(), 1, 1)
         assert last(result, "uploads-counted") == 1
+
+
+# Apps of Flower's earlier API ------------------------------------------------------------------
+
+
+class Client(NumPyClient):
+    def __init__(self, number):
+        self.number = number
+
+    def get_parameters(self, config):
+        return [np.zeros((30, 10), np.float32), np.zeros(10, np.float32)]
+
+    def fit(self, parameters, config):
+        changed = [pull("", array, self.number) for array in parameters]
+        return changed, 10 * self.number, {"loss": 1.0 / self.number, "rate": config["rate"]}
+
+    def evaluate(self, parameters, config):
+        return float(np.abs(parameters[0]).mean()), 5, {"accuracy": 0.5}
+
+
+def legacy_node(*mods):
+    def client_fn(context):
+        return Client(int(context.node_config["partition-id"]) + 1).to_client()
+
+    return ClientApp(client_fn=client_fn, mods=list(mods))
+
+
+def legacy_server_fn(kind, seen, **options):
+    def server_fn(context):
+        strategy = getattr(legacy_strategies, kind)(
+            min_fit_clients=1,
+            min_evaluate_clients=1,
+            min_available_clients=3,
+            on_fit_config_fn=lambda number: {"rate": 0.5 / number},
+            fit_metrics_aggregation_fn=lambda found: {"clients": len(found)},
+            evaluate_metrics_aggregation_fn=lambda found: {"mean": found[0][1]["accuracy"]},
+            evaluate_fn=lambda number, parameters, config: seen.append(parameters),
+            **options,
+        )
+        return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=3))
+
+    return server_fn
+
+
+@pytest.mark.parametrize("kind", ["FedAvg", "FedAdam", "FedMedian"])
+@pytest.mark.filterwarnings("ignore")
+def test_old_style_app_gives_the_same_model_as_without_compression(tmp_path, kind):
+    first = [np.zeros((30, 10), np.float32), np.zeros(10, np.float32)]
+    options = {"initial_parameters": ndarrays_to_parameters(first)} if kind == "FedAdam" else {}
+    plain, compressed = [], []
+    grid = DirectGrid(tmp_path / "a", [legacy_node() for _ in range(3)])
+    context = Context(7, 0, {}, RecordDict(), {})
+    ServerApp(server_fn=legacy_server_fn(kind, plain, **options))(grid, context)
+    grid = DirectGrid(tmp_path / "b", [legacy_node(compression()) for _ in range(3)])
+    made = compressed_server_app(legacy_server_fn(kind, compressed, **options), LOSSLESS)
+    made(grid, context)
+    assert len(plain) == len(compressed) == 4
+    for ours, theirs in zip(compressed, plain, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert one == pytest.approx(other, abs=2e-5)
+    sizes = [
+        sum(len(a.data) for r in m.content.array_records.values() for a in r.values())
+        for _, m in grid.received
+    ]
+    assert sum(sizes) == 0
+
+
+def test_old_style_server_is_refused():
+    made = compressed_server_app(lambda context: ServerAppComponents(server=object()))
+    with pytest.raises(ValueError, match="server_fn returns a object, whose rounds"):
+        made(DirectGrid(Path(), []), Context(7, 0, {}, RecordDict(), {}))
+
+
+def test_arrays_of_its_own_for_each_node_are_refused(tmp_path):
+    class Personal(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            for message in super().configure_train(server_round, arrays, config, grid):
+                content = RecordDict({**message.content, "arrays": initial(3.0)})
+                yield Message(content, message.metadata.dst_node_id, "train")
+
+    with pytest.raises(LocalProtocolError, match="node 100 arrays 'arrays' that differ from the"):
+        run(tmp_path, [app()], Compressed(Personal(**NODES)), initial(), 1)

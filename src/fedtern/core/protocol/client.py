@@ -225,11 +225,23 @@ class Client:
         delta: ArrayLike,
         moments: ArrayLike | None = None,
         carried: Mapping[str, ArrayLike] | None = None,
+        *,
+        overwrite: bool = False,
     ) -> Sent:
-        """Like ``send``, given the change of the weights."""
+        """Like ``send``, given the change of the weights.
+
+        Args:
+            delta: the change of the weights.
+            moments: see ``send``.
+            carried: see ``send``.
+            overwrite: whether the client may overwrite ``delta``, which saves a copy.
+
+        """
         self._refuse_second_upload()
         with np.errstate(over="ignore"):
-            own = np.array(self._to_vector(delta, "delta"))
+            own = self._to_vector(delta, "delta")
+        if not overwrite or not own.flags.writeable:
+            own = np.array(own)
         return self._send(own, moments, carried)
 
     def _send(
@@ -387,10 +399,15 @@ class Client:
         if start.update is not None:
             self._replica.apply(start.update)
 
-    def snapshot(self) -> Snapshot:
-        """Return the whole state, for ``restore``."""
+    def snapshot(self, *, copy: bool = True) -> Snapshot:
+        """Return the whole state, for ``restore``.
+
+        Args:
+            copy: whether the snapshot stays valid when the client changes.
+
+        """
         arrays = {
-            **self._replica.to_arrays(),
+            **self._replica.to_arrays(copy=copy),
             **{f"feedback.{name}": vector for name, vector in self._uplink.state.items()},
             **pack_blobs({"pending": [] if self.pending is None else [self.pending]}),
         }
@@ -419,7 +436,7 @@ class Client:
         snapshot.check_meta(self._identity)
         pending = unpack_blobs(snapshot.arrays, "pending")
         round = snapshot.meta["round"]
-        replica = Replica.from_arrays(snapshot.arrays)
+        replica = Replica.from_arrays(snapshot.arrays, copy=not snapshot.is_owner)
         uplink = Uplink(
             self.client_id,
             self.terms,

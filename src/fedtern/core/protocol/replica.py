@@ -81,29 +81,41 @@ class Replica:
         """The number of sign updates counted since the last update of another kind."""
         return 0 if self._signs is None else self._signs.num_updates
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return copies of the state as named arrays, for a snapshot."""
+    def to_arrays(self, *, copy: bool = True) -> dict[str, NDArray[Any]]:
+        """Return the state as named arrays, for a snapshot.
+
+        Args:
+            copy: whether the arrays are copies, which later changes do not affect.
+
+        """
         weights, signs = self.base_and_signs()
         arrays: dict[str, NDArray[Any]] = {
-            "weights": weights.copy(),
+            "weights": weights.copy() if copy else weights,
             "stamp": np.frombuffer(self.stamp, np.uint8),
             **{f"{_CARRIED}{name}": values.copy() for name, values in self.carried.items()},
         }
         if signs is not None:
-            arrays["votes.counts"] = signs.counts.copy()
+            arrays["votes.counts"] = signs.counts.copy() if copy else signs.counts
             arrays["votes.turns"] = np.array([signs.num_updates], np.int64)
             arrays["votes.step"] = np.array([signs.step], np.float32)
         return arrays
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Replica:
-        """Undo ``to_arrays``."""
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], *, copy: bool = True) -> Replica:
+        """Undo ``to_arrays``.
+
+        Args:
+            arrays: the arrays.
+            copy: whether to copy the weights; if not, the replica changes them in place.
+
+        """
         carried = {
             name.removeprefix(_CARRIED): array.copy()
             for name, array in arrays.items()
             if name.startswith(_CARRIED)
         }
-        replica = cls(arrays["weights"].copy(), arrays["stamp"].tobytes(), carried)
+        weights = arrays["weights"].copy() if copy else arrays["weights"]
+        replica = cls(weights, arrays["stamp"].tobytes(), carried)
         if "votes.counts" in arrays:
             counts = arrays["votes.counts"]
             num_updates = int(arrays["votes.turns"][0])

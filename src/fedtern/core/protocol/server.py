@@ -391,14 +391,19 @@ class Server:
         data, how = self._history.shortest_catch_up(builder, self._replica, self._initial)
         return CatchUp(since, self.round, how, data)
 
-    def snapshot(self) -> Snapshot:
-        """Return the whole state, for ``restore``."""
+    def snapshot(self, *, copy: bool = True) -> Snapshot:
+        """Return the whole state, for ``restore``.
+
+        Args:
+            copy: whether the snapshot stays valid when the server changes.
+
+        """
         uploads = [records.upload_record(upload) for upload in self._uploads.values()]
         blobs = {"history": self._history.encoded_broadcasts(), "uploads": uploads}
         if self._initial is not None:
             blobs["initial"] = [self._initial]
         arrays = {
-            **self._replica.to_arrays(),
+            **self._replica.to_arrays(copy=copy),
             **{f"feedback.{name}": vector for name, vector in self._feedback.items()},
             "counted.clients": np.array(list(self._last_counted), np.uint64),
             "counted.rounds": np.array(list(self._last_counted.values()), np.int64),
@@ -428,7 +433,7 @@ class Server:
         arrays = snapshot.arrays
         cohort = snapshot.meta["cohort"]
         round = snapshot.meta["round"]
-        replica = Replica.from_arrays(arrays)
+        replica = Replica.from_arrays(arrays, copy=not snapshot.is_owner)
         history = History(self._history.limit, self.terms)
         clients = arrays["counted.clients"].tolist()
         rounds = arrays["counted.rounds"].tolist()

@@ -12,7 +12,10 @@ from fedtern.core.extras import require
 # Before the imports below, which would fail without naming the extra to install.
 require("flwr", "flower", "fedtern.transports.flower")
 
+from fedtern.transports.flower.legacy import (  # noqa: E402
+    compressed_server_app as compressed_server_app,
+)
 from fedtern.transports.flower.mod import compression as compression  # noqa: E402
 from fedtern.transports.flower.strategy import Compressed as Compressed  # noqa: E402
 
-__all__ = ["Compressed", "compression"]
+__all__ = ["Compressed", "compressed_server_app", "compression"]

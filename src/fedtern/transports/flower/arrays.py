@@ -102,6 +102,13 @@ def nbytes_of(record: ArrayRecord) -> int:
     return sum(len(array.data) for array in record.values())
 
 
+def are_equal(first: ArrayRecord, second: ArrayRecord) -> bool:
+    """Return whether two records have the same arrays; fast if they share them."""
+    return first is second or (
+        list(first) == list(second) and all(first[name].data == second[name].data for name in first)
+    )
+
+
 def change_to(
     returned: Arrays, template: Template, weights: Vector
 ) -> tuple[Vector, dict[str, NDArray[Any]]]:

@@ -182,7 +182,7 @@ class DirectoryClientState:
 
     @contextmanager
     def client(self, new_client: NewClient, *, fresh: bool = False) -> Iterator[DurableClient]:
-        """Open the client; each change is on disk before its call returns.
+        """Open the client; its upload is on disk when that is made, all else at the end.
 
         Raises:
             StoreError: The disk cannot be read or written.
@@ -192,14 +192,17 @@ class DirectoryClientState:
         if fresh:
             self._store.clear()
         try:
-            client = DurableClient(new_client(), self._store)
+            client = DurableClient(new_client(), self._store, defer=True)
         except StoreError as error:
             if isinstance(error.__cause__, OSError):
                 raise  # the disk failed, which does not mean that the state is damaged
             _warn_damaged(str(self.path), error)
             self._store.clear()
-            client = DurableClient(new_client(), self._store)
-        yield client
+            client = DurableClient(new_client(), self._store, defer=True)
+        try:
+            yield client
+        finally:
+            client.flush()
 
 
 def open_client_state(context: Context, federation: str, *, in_context: bool) -> ClientState:

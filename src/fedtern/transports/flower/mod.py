@@ -112,6 +112,7 @@ def _call_app(
     message.content = RecordDict({spec.arrays_key: record, **message.content})
     del record  # the app may free the arrays while it trains
     reply = app(message, context)
+    message.content.pop(spec.arrays_key, None)  # as large as the model, and not needed any more
     if not reply.has_content():
         return WorkResult(reply)
     if not message.metadata.message_type.startswith("train"):

@@ -275,7 +275,7 @@ class Node:
                 return result.reply
             # Before the upload: another process may have to send both again.
             state.write_note(_REPLY, _describe_reply(client, result))
-            sent = client.send_delta(result.delta, result.moments, result.carried)
+            sent = client.send_delta(result.delta, result.moments, result.carried, overwrite=True)
             result.on_sent(sent)
         except (UnusableResult, NonFiniteError) as error:
             log(ERROR, "fedtern: no upload in round %s: %s", client.round, error)

@@ -16,12 +16,13 @@ from fedtern import __version__
 from fedtern.core.errors import (
     DuplicateUpload,
     FedternError,
+    LocalProtocolError,
     RemoteProtocolError,
     format_error,
 )
 from fedtern.core.protocol import Accepted, CatchUp, How
 from fedtern.federation.interfaces import ServerLike
-from fedtern.transports.flower.arrays import nbytes_of
+from fedtern.transports.flower.arrays import are_equal, nbytes_of
 from fedtern.transports.flower.client_state import SHARED_DIRECTORY
 from fedtern.transports.flower.federation_spec import FederationSpec
 from fedtern.transports.flower.messages import (
@@ -140,7 +141,12 @@ class Session:
         self.dropped = []
         self._lasting = []
 
-    def requests(self, messages: Iterable[Message], config_key: str = "config") -> Requests:
+    def requests(
+        self,
+        messages: Iterable[Message],
+        config_key: str = "config",
+        model: ArrayRecord | None = None,
+    ) -> Requests:
         """Replace the model in a strategy's messages by the rounds that each node missed.
 
         Nodes whose position is not known are asked for it first. A message without the model is
@@ -149,13 +155,17 @@ class Session:
         Args:
             messages: The messages of the strategy, one per node.
             config_key: Key of the record for the request.
+            model: The model in the messages; None if they have none, and every node gets it.
 
         Returns:
             Messages for the nodes that can take part.
 
+        Raises:
+            LocalProtocolError: A message has other arrays in the place of the model.
+
         """
         messages = list(messages)
-        model_keys = [self._find_model(message) for message in messages]
+        model_keys = [self._find_model(message, model) for message in messages]
         with_model = {
             message.metadata.dst_node_id: message
             for message, key in zip(messages, model_keys, strict=True)
@@ -187,16 +197,25 @@ class Session:
             self.totals.counts.down.add(sizes, 0.0)
         return Requests(list(self._sent.values()), sizes)
 
-    def _find_model(self, message: Message) -> str | None:
+    def _find_model(self, message: Message, model: ArrayRecord | None) -> str | None:
         """Return the key of the model in a strategy's message; None if it has none."""
-        if self.spec.template is None:
+        if model is None:
             return self.spec.arrays_key
-        names = set(self.spec.template.names)
         records = message.content.array_records
-        fitting = [key for key, record in records.items() if set(record) == names]
-        if self.spec.arrays_key in fitting:
+        default = records.get(self.spec.arrays_key)
+        if default is not None and are_equal(default, model):
             return self.spec.arrays_key
-        return fitting[0] if fitting else None
+        fitting = [key for key, record in records.items() if set(record) == set(model)]
+        for key in fitting:
+            if are_equal(records[key], model):
+                return key
+        if fitting:
+            raise LocalProtocolError(
+                f"the strategy sends node {message.metadata.dst_node_id} arrays {fitting[0]!r} that"
+                " differ from the global model; Compressed can send only the global model, so use"
+                " this strategy without compression"
+            )
+        return None
 
     def _with_request(
         self, message: Message, content: RecordDict, request: RoundRequest, config_key: str

@@ -35,7 +35,7 @@ from fedtern.core.protocol import Accepted, Server
 from fedtern.core.protocol.initial import Precision, round_initial
 from fedtern.core.template import STATISTICS, Template, Ties
 from fedtern.store import DurableServer, Store
-from fedtern.transports.flower.arrays import change_to, to_numpy, to_record
+from fedtern.transports.flower.arrays import are_equal, change_to, to_numpy, to_record
 from fedtern.transports.flower.counters import count_wire, is_simulated
 from fedtern.transports.flower.federation_spec import FederationSpec, digest_of
 from fedtern.transports.flower.messages import KEY
@@ -404,7 +404,7 @@ class Compressed(Strategy):
         self, name: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         run = self._current_run()
-        if arrays is not run.arrays and not _are_equal(arrays, run.arrays):
+        if arrays is not run.arrays and not are_equal(arrays, run.arrays):
             raise LocalProtocolError(
                 f"{name} of {type(self._strategy).__name__} was called with other arrays than"
                 " aggregate_train returned, which Compressed cannot send: let aggregate_train"
@@ -413,7 +413,7 @@ class Compressed(Strategy):
         chosen = self._call(name, server_round + run.earlier_rounds, arrays, config, grid)
         # A list, not an iterator: some of Flower's grids iterate over it twice.
         config_key = self._setting("configrecord_key", "config")
-        return run.session.requests(chosen, config_key).messages
+        return run.session.requests(chosen, config_key, arrays).messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -530,7 +530,9 @@ class Compressed(Strategy):
         if any(sizes):
             session.totals.counts.up.add(sizes, 0.0)
         round = server_round + run.earlier_rounds
-        usable = comparable(evaluated, self._setting("weighted_by_key", "num-examples"))
+        usable = evaluated
+        if isinstance(self._strategy, FedAvg):  # which raises an error if metrics differ
+            usable = comparable(evaluated, self._setting("weighted_by_key", "num-examples"))
         key = session.spec.arrays_key
         messages = [_put_model(reply, ArrayRecord(dict(run.arrays)), key) for reply in usable]
         metrics: MetricRecord = self._call("aggregate_evaluate", round, messages) or MetricRecord()
@@ -631,13 +633,6 @@ def _put_model(reply: Reply, model: ArrayRecord, default_key: str) -> Message:
             }
         )
     return reply.message
-
-
-def _are_equal(first: ArrayRecord, second: ArrayRecord) -> bool:
-    """Return whether two records have the same arrays."""
-    return list(first) == list(second) and all(
-        first[name].data == second[name].data for name in first
-    )
 
 
 def _check_progress(run: _Run, round: int, num_uploads: int) -> None:
