@@ -27,7 +27,7 @@ ARROWS = {
 
 # Inside core, lowest first. A module may import lower layers and its own layer.
 CORE_LAYERS = (
-    ("errors", "extras", "names", "numbers"),
+    ("errors", "extras", "lazy", "names", "numbers"),
     ("dtypes",),
     ("layout",),
     ("kernels",),

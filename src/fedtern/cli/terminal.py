@@ -6,11 +6,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
 
 from fedtern.core.errors import FedternError, format_error
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def console(width: int) -> Console:
@@ -21,6 +24,8 @@ def console(width: int) -> Console:
             the default of rich would truncate tables there.
 
     """
+    from rich.console import Console  # slow to import; errors are printed without it
+
     return Console(highlight=False, width=None if sys.stdout.isatty() else width)
 
 
