@@ -29,6 +29,18 @@ def console(width: int) -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else width)
 
 
+def report_fallback() -> None:
+    """Print to standard error if the compiled kernels are not installed."""
+    from fedtern.core.kernels import describe_kernels, is_fallback  # imports NumPy
+
+    if is_fallback():
+        typer.echo(
+            f"kernels: {describe_kernels()}; to compile them, install a C compiler and then fedtern"
+            " again",
+            err=True,
+        )
+
+
 @contextmanager
 def report_errors() -> Iterator[None]:
     """Print errors that the user can correct in one line, and exit with code 1.
