@@ -30,7 +30,7 @@ CORE_LAYERS = (
     ("errors", "extras", "lazy", "names", "numbers"),
     ("dtypes",),
     ("layout",),
-    ("kernels",),
+    ("kernels", "version"),
     ("updates", "wire"),
     ("carried", "template"),
     ("envelope", "snapshot"),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fedtern.core.errors import MissingExtraError
 from fedtern.core.extras import require
 from fedtern.core.lazy import import_on_first_use
+from fedtern.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fedtern.core.arrays import compress, decompress
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from fedtern.data.environment import Environment
     from fedtern.store import DurableClient, DurableServer, Store
     from fedtern.transports.local.simulation import simulate
-
-__version__ = "0.1.0"
 
 # A process that only needs the codec imports neither the protocol nor the datasets.
 _MODULES = {

@@ -6,17 +6,15 @@ from typing import Annotated
 
 import typer
 
-from fedtern import __version__
 from fedtern.cli.commands import Commands
+from fedtern.core.version import describe_version
 
 app = Commands()
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from fedtern.core.kernels import describe_kernels  # imports NumPy
-
-        typer.echo(f"fedtern {__version__}, kernels: {describe_kernels()}")
+        typer.echo(describe_version())
         raise typer.Exit
 
 
