@@ -41,6 +41,22 @@ def test_run_trains_and_prints_the_run_directory(fedtern, tmp_path):
     assert (config["method"]["p_up"], config["environment"]["participation"]) == (0.02, 0.5)
 
 
+@pytest.mark.parametrize(("chosen", "notices"), [(None, 1), ("numpy", 0)])
+def test_training_without_compiled_kernels_prints_that_numpy_serves(chosen, notices):
+    code = (
+        "import sys; sys.modules['fedtern.core.kernels.compiled'] = None\n"
+        "from fedtern.__main__ import main; main()"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "FEDTERN_KERNELS"}
+    environment |= {"FEDTERN_KERNELS": chosen} if chosen else {}
+    command = [sys.executable, "-c", code, "compare", "no-such-method"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    *printed, error = done.stderr.splitlines()
+    assert error.startswith("fedtern: Unknown method 'no-such-method'")
+    assert len(printed) == notices
+    assert all(line.startswith("kernels: numpy (slower; no compiled") for line in printed)
+
+
 def test_run_json_is_the_same_for_a_finished_run(fedtern):
     first, second = (fedtern("run", *QUICK, "--json") for _ in range(2))
     found = json.loads(first.stdout.splitlines()[-1])

@@ -24,7 +24,7 @@ from fedtern.cli.options import (
 )
 from fedtern.cli.progress import RunProgress, against_dense, quality, speed, summary
 from fedtern.cli.signals import interruptible
-from fedtern.cli.terminal import console, report_errors
+from fedtern.cli.terminal import console, report_errors, report_fallback
 from fedtern.core.errors import MissingExtraError
 from fedtern.core.extras import require
 from fedtern.core.names import look_up
@@ -75,6 +75,7 @@ def run(
     The defaults are the base configuration of the paper: 100 clients, of which 10% take part in
     each round. A finished run is not repeated.
     """
+    report_fallback()
     with report_errors():
         if config is None:
             experiment = options.experiment(task, method, strict=True)
@@ -106,6 +107,7 @@ def compare(
     Options such as --p-up apply to every method that has the parameter; method:parameter=value
     applies to one method. Finished runs are not repeated.
     """
+    report_fallback()
     with report_errors():
         # Before training: an unusable path should not be found after hours.
         check_target(html)
