@@ -2,12 +2,13 @@
 
 Memory is in vectors: multiples of the trained parameters in float32. "peak" is the most that a step
 needed beyond the memory before it, "kept" is what it left. The model itself is not counted, nor is
-the training. Linux only: other systems do not tell the peak of a part of a process.
+the training. Linux with glibc only: other systems do not tell the peak of a part of a process.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import tempfile
@@ -42,6 +43,7 @@ class Steps:
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # or a step could reuse freed memory unseen
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         before = memory("VmRSS")
         start = time.perf_counter()

@@ -25,9 +25,10 @@ import torch
 
 import tasks
 from fedtern import Environment, stc
+from fedtern.core.carried import NO_VALUES, Values
 from fedtern.core.layout import Vector
 from fedtern.data.hyperparameters import Sgd
-from fedtern.federation.client_session import Job, Outcome
+from fedtern.federation.client_session import Job, Outcome, Scores
 from fedtern.training.tasks import get_task
 from fedtern.transports.local.federation import Federation
 from fedtern.transports.local.simulation import federate
@@ -58,14 +59,16 @@ class Noise:
         self.momentum = momentum
         self.turn = 0
 
-    def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
+    def train(
+        self, weights: Vector, jobs: Iterable[Job], carried: Values = NO_VALUES
+    ) -> Iterator[Outcome]:
         for _ in jobs:
             self.turn = (self.turn + 7919) % 10_000
             delta = self.source[self.turn : self.turn + self.size].copy()
             yield Outcome(delta, delta.copy() if self.momentum else None, None)
 
-    def evaluate(self, weights: Vector) -> tuple[float, float]:
-        return 0.0, 0.0
+    def evaluate(self, weights: Vector, carried: Values = NO_VALUES) -> Scores:
+        return Scores(0.0, {"accuracy": 0.0})
 
     def close(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Plot accuracy against iterations and against uploaded bytes, for runs of `fedtern run`.
+"""Plot the primary metric against iterations and uploaded bytes, for runs of `fedtern run`.
 
 `python benchmarks/plot_runs.py FILE.svg TITLE=RUN,RUN... TITLE=RUN...` draws two plots per title.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from matplotlib import pyplot as plt
 
+from fedtern.data.metric_spec import MetricSpec
 from fedtern.report import load_run
 from fedtern.report.formatting import method_label
 
@@ -28,11 +29,12 @@ def draw(rows: dict[str, list[Path]], out: Path) -> None:
     for (title, paths), (left, right) in zip(rows.items(), grid, strict=True):
         for run in map(load_run, paths):
             label = method_label(run.method)
-            accuracy = [line["accuracy"] for line in run.evaluations]
+            metric = MetricSpec.of_run(run.config)
+            values = [metric.value(line) for line in run.evaluations]
             style = {"label": label, "color": colour(label)}
-            left.plot([line["iteration"] for line in run.evaluations], accuracy, **style)
-            right.plot([line["up_bytes_mean"] for line in run.evaluations], accuracy, **style)
-        left.set(title=title, xlabel="iterations", ylabel="test accuracy")
+            left.plot([line["iteration"] for line in run.evaluations], values, **style)
+            right.plot([line["up_bytes_mean"] for line in run.evaluations], values, **style)
+        left.set(title=title, xlabel="iterations", ylabel=f"test {metric.name}")
         right.set(xscale="log", xlabel="bytes up per participating client")
         for axes in (left, right):
             axes.grid(alpha=0.3)

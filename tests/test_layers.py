@@ -27,10 +27,10 @@ ARROWS = {
 
 # Inside core, lowest first. A module may import lower layers and its own layer.
 CORE_LAYERS = (
-    ("errors", "extras", "names", "numbers"),
+    ("errors", "extras", "lazy", "names", "numbers"),
     ("dtypes",),
     ("layout",),
-    ("kernels",),
+    ("kernels", "version"),
     ("updates", "wire"),
     ("carried", "template"),
     ("envelope", "snapshot"),

@@ -1,42 +1,122 @@
 from __future__ import annotations
 
+import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import fedtern
 
-PROBE = """
-import sys, time
-start = time.process_time()  # other processes may slow this one down
-import fedtern
-seconds = time.process_time() - start
-names = ("torch", "flwr", "typer", "rich", "aiomqtt", "plotly", "numba", "llvmlite", "jinja2")
-print(seconds, [name for name in names if name in sys.modules])
+# Dependencies that take long to import, and those that are optional.
+FOREIGN = (
+    "aiomqtt", "asyncio", "filelock", "flwr", "jinja2", "llvmlite", "matplotlib", "numba", "numpy",
+    "pandas", "paho", "plotly", "pooch", "prometheus_client", "rich", "scipy", "sklearn", "tarfile",
+    "torch", "typer",
+)  # fmt: skip
+FIRST_MESSAGE = """
+import numpy as np
+from fedtern import Client, Layout, Server, stc
+layout, start = Layout.flat(1000), np.zeros(1000, np.float32)
+client = Client(0, stc(), layout, start)
+Server(start, stc(), layout).receive(0, client.send(np.ones(1000, np.float32)).data, 1)
 """
+COMPRESS = "import fedtern, numpy\nfedtern.decompress(fedtern.compress(numpy.ones(1000, 'f4')))"
+COMMAND = "import sys; sys.argv[1:] = {!r}\nfrom fedtern.__main__ import main\nmain()"
 
 
-def test_importing_is_quick_and_needs_no_optional_dependency():
-    runs = [
-        subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
-        for _ in range(4)
-    ]
-    results = [run.stdout.split(maxsplit=1) for run in runs]
-    assert {foreign.strip() for _, foreign in results} == {"[]"}
+def imported_by(code: str) -> set[str]:
+    """Return which of the foreign modules, and of our packages, a program imports."""
+    report = "import atexit, sys; atexit.register(lambda: print(*sys.modules))\n"
+    command = [sys.executable, "-c", report + code]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    modules = run.stdout.splitlines()[-1].split()
+    ours = {name.split(".")[1] for name in modules if name.startswith("fedtern.")}
+    return {name for name in FOREIGN if name in modules} | {f"fedtern.{name}" for name in ours}
+
+
+@pytest.mark.parametrize(
+    ("code", "imported"),
+    [
+        ("import fedtern", {"fedtern.core"}),
+        (COMPRESS, {"fedtern.core", "numpy"}),
+        (FIRST_MESSAGE, {"fedtern.core", "numpy"}),
+    ],
+    ids=["import", "compress", "first message"],
+)
+def test_library_imports_only_what_it_uses(code, imported):
+    assert imported_by(code) == imported
+
+
+def test_printing_the_version_needs_no_command_line():
+    assert imported_by(COMMAND.format(["--version"])) == {
+        "fedtern.__main__", "fedtern.core", "numpy",
+    }  # fmt: skip
+
+
+def test_printing_the_help_imports_neither_torch_nor_numpy():
+    pytest.importorskip("typer")
+    imported = imported_by(COMMAND.format(["--help"]))
+    # Some versions of typer import asyncio.
+    assert imported - {"asyncio"} == {"fedtern.__main__", "fedtern.cli", "fedtern.core", "typer"}
+
+
+def test_importing_is_quick():
+    probe = (
+        "import time; start = time.process_time()\nimport fedtern\n"
+        "print(time.process_time() - start)"
+    )
+    command = [sys.executable, "-c", probe]
+    runs = [subprocess.run(command, capture_output=True, check=True) for _ in range(4)]
     # The fastest of several: a process that shares its core takes longer.
-    assert min(float(seconds) for seconds, _ in results) <= 0.5
+    assert min(float(run.stdout) for run in runs) <= 0.15
 
 
 def test_everything_exported_exists_and_everything_public_is_exported():
     assert sorted(fedtern.__all__, key=str) == sorted(set(fedtern.__all__), key=str)
+    values = {name: getattr(fedtern, name) for name in fedtern.__all__}
+    assert set(values) <= set(dir(fedtern))
     public = {
         name
-        for name, value in vars(fedtern).items()
+        for name, value in (vars(fedtern) | values).items()
         if not name.startswith("_")
         and not hasattr(value, "__path__")
         and getattr(value, "__name__", "") not in sys.modules
     }
-    assert public | {"simulate"} == set(fedtern.__all__) | {"TYPE_CHECKING", "require"}
+    helpers = {"TYPE_CHECKING", "import_on_first_use", "require"}
+    assert public == set(fedtern.__all__) | helpers
+
+
+def imports_for_type_checkers(source: str) -> dict[str, str]:
+    """Return the module of each name that is imported below ``if TYPE_CHECKING``."""
+    guarded = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
+    return {
+        alias.name: node.module
+        for guard in guarded
+        for node in guard.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+@pytest.mark.parametrize("package", ["fedtern", "fedtern.cli"])
+def test_type_checkers_see_the_names_that_are_imported_on_first_use(package):
+    if package == "fedtern.cli":
+        pytest.importorskip("typer")
+    module = importlib.import_module(package)
+    modules = imports_for_type_checkers(Path(module.__file__).read_text())
+    eager = {"fedtern": {"MissingExtraError"}, "fedtern.cli": {"app"}}[package]
+    assert modules.keys() | eager == set(module.__all__)
+    for name, origin in modules.items():
+        if name != "simulate":  # needs torch
+            assert getattr(module, name) is getattr(importlib.import_module(origin), name)
+
+
+def test_unknown_attributes_are_reported():
+    with pytest.raises(AttributeError, match="module 'fedtern' has no attribute 'compres'"):
+        _ = fedtern.compres
 
 
 WITHOUT_TORCH = """

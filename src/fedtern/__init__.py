@@ -2,57 +2,97 @@
 
 from typing import TYPE_CHECKING
 
-from fedtern.core.arrays import compress, decompress
-from fedtern.core.errors import (
-    DataError,
-    DecodeError,
-    DuplicateUpload,
-    FedternError,
-    LateUpload,
-    LocalProtocolError,
-    MissedRounds,
-    MissingDataError,
-    MissingExtraError,
-    NonFiniteError,
-    RemoteProtocolError,
-    StoreError,
-)
+from fedtern.core.errors import MissingExtraError
 from fedtern.core.extras import require
-from fedtern.core.layout import Carried, Layout
-from fedtern.core.methods import (
-    METHODS,
-    Link,
-    Method,
-    fedavg,
-    register_method,
-    sgd,
-    signsgd,
-    stc,
-    topk,
-)
-from fedtern.core.protocol import Broadcast, Client, Server
-from fedtern.core.snapshot import Snapshot
-from fedtern.core.template import Template
-from fedtern.data.environment import Environment
-from fedtern.store import DurableClient, DurableServer, Store
-
-__version__ = "0.1.0"
+from fedtern.core.lazy import import_on_first_use
+from fedtern.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from fedtern.core.arrays import compress, decompress
+    from fedtern.core.errors import (
+        DataError,
+        DecodeError,
+        DuplicateUpload,
+        FedternError,
+        LateUpload,
+        LocalProtocolError,
+        MissedRounds,
+        MissingDataError,
+        NonFiniteError,
+        RemoteProtocolError,
+        StoreError,
+    )
+    from fedtern.core.layout import Carried, Layout
+    from fedtern.core.methods import (
+        METHODS,
+        Link,
+        Method,
+        fedavg,
+        register_method,
+        sgd,
+        signsgd,
+        stc,
+        topk,
+    )
+    from fedtern.core.protocol import Broadcast, Client, Server
+    from fedtern.core.snapshot import Snapshot
+    from fedtern.core.template import Template
+    from fedtern.data.environment import Environment
+    from fedtern.store import DurableClient, DurableServer, Store
     from fedtern.transports.local.simulation import simulate
+
+# A process that only needs the codec imports neither the protocol nor the datasets.
+_MODULES = {
+    "METHODS": "fedtern.core.methods",
+    "Broadcast": "fedtern.core.protocol",
+    "Carried": "fedtern.core.layout",
+    "Client": "fedtern.core.protocol",
+    "DataError": "fedtern.core.errors",
+    "DecodeError": "fedtern.core.errors",
+    "DuplicateUpload": "fedtern.core.errors",
+    "DurableClient": "fedtern.store",
+    "DurableServer": "fedtern.store",
+    "Environment": "fedtern.data.environment",
+    "FedternError": "fedtern.core.errors",
+    "LateUpload": "fedtern.core.errors",
+    "Layout": "fedtern.core.layout",
+    "Link": "fedtern.core.methods",
+    "LocalProtocolError": "fedtern.core.errors",
+    "Method": "fedtern.core.methods",
+    "MissedRounds": "fedtern.core.errors",
+    "MissingDataError": "fedtern.core.errors",
+    "NonFiniteError": "fedtern.core.errors",
+    "RemoteProtocolError": "fedtern.core.errors",
+    "Server": "fedtern.core.protocol",
+    "Snapshot": "fedtern.core.snapshot",
+    "Store": "fedtern.store",
+    "StoreError": "fedtern.core.errors",
+    "Template": "fedtern.core.template",
+    "compress": "fedtern.core.arrays",
+    "decompress": "fedtern.core.arrays",
+    "fedavg": "fedtern.core.methods",
+    "register_method": "fedtern.core.methods",
+    "sgd": "fedtern.core.methods",
+    "signsgd": "fedtern.core.methods",
+    "simulate": "fedtern.transports.local.simulation",
+    "stc": "fedtern.core.methods",
+    "topk": "fedtern.core.methods",
+}
+_import = import_on_first_use(__name__, _MODULES)
 
 
 def __getattr__(name: str) -> object:
-    """Import ``simulate`` on first use: it needs torch, which takes seconds to import."""
+    """Import a public name on first use."""
     if name == "simulate":
         try:
             require("torch", "torch", "fedtern.simulate")
         except MissingExtraError as error:
             return _unavailable(str(error))
-        from fedtern.transports.local.simulation import simulate
+    return _import(name)
 
-        return simulate
-    raise AttributeError(f"module 'fedtern' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def _unavailable(message: str) -> object:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import sys
 
+from fedtern.core.version import describe_version
+
 
 def main() -> None:
     """Run the command line; without its dependencies, print how to install them."""
+    if sys.argv[1:] == ["--version"]:  # quick, and without the dependencies
+        print(describe_version())
+        return
     try:
         from fedtern.cli import app
     except ModuleNotFoundError as error:

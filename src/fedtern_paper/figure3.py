@@ -140,9 +140,10 @@ def _batches(
 ) -> Iterator[NDArray[np.int64]]:
     """Return the indices of random batches: of all data, or each of a single class."""
     labels = dataset.train_labels
-    by_class = [np.flatnonzero(labels == c) for c in range(dataset.num_classes)]
+    num_classes = dataset.num_classes or 1
+    by_class = [np.flatnonzero(dataset.classes == c) for c in range(num_classes)]
     for _ in range(number):
-        one_class = by_class[rng.integers(dataset.num_classes)]
+        one_class = by_class[rng.integers(num_classes)]
         available = labels.size if place == IID else one_class.size
         chosen = rng.choice(available, size, replace=False)
         yield (chosen if place == IID else one_class[chosen]).astype(np.int64)

@@ -373,6 +373,16 @@ def test_the_command_prints_a_recommendation_with_reasons():
     assert any(not row["reaches_target"] for row in found["estimates"])
 
 
+def test_runs_of_tasks_without_accuracy_are_ignored(tmp_path):
+    write_run(tmp_path / "a", 0, [0.5, 0.8, 0.9], iterations=5000)
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    config["metric"] = {"name": "perplexity", "best": "lower"}
+    (tmp_path / "a" / "config.json").write_text(json.dumps(config))
+    assert collect_records([load_run(tmp_path / "a")]) == []
+    out = CliRunner().invoke(app, ["advise", "--runs", str(tmp_path / "a")])
+    assert "is ignored: its metric is perplexity, and advice is about accuracy" in out.stderr
+
+
 def test_the_command_prints_an_error_for_impossible_options():
     out = CliRunner().invoke(app, ["advise", "--classes", "11"])
     assert out.exit_code == 1

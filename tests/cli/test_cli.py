@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import fedtern
@@ -157,6 +158,16 @@ def test_without_torch_inspect_works_and_training_prints_how_to_install_it(tmp_p
             f" pip install 'fedtern[{extra}]'\n"
         )
     assert "Not installed: pip install 'fedtern[paper]'" in run("--help").stdout
+
+
+def test_list_of_commands_shows_the_first_sentence_of_each_commands_help():
+    pytest.importorskip("torch")
+    group = typer.main.get_command(app)
+    context = group.make_context("fedtern", [], resilient_parsing=True)
+    for name in group.list_commands(context):
+        listed = group.get_command(context, name).get_short_help_str(200)
+        _, command, _ = group.resolve_command(context, [name])
+        assert listed == command.get_short_help_str(200), name
 
 
 def test_inspect_shows_the_cohort_of_a_notice(run):

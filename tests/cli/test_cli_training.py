@@ -41,6 +41,22 @@ def test_run_trains_and_prints_the_run_directory(fedtern, tmp_path):
     assert (config["method"]["p_up"], config["environment"]["participation"]) == (0.02, 0.5)
 
 
+@pytest.mark.parametrize(("chosen", "notices"), [(None, 1), ("numpy", 0)])
+def test_training_without_compiled_kernels_prints_that_numpy_serves(chosen, notices):
+    code = (
+        "import sys; sys.modules['fedtern.core.kernels.compiled'] = None\n"
+        "from fedtern.__main__ import main; main()"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "FEDTERN_KERNELS"}
+    environment |= {"FEDTERN_KERNELS": chosen} if chosen else {}
+    command = [sys.executable, "-c", code, "compare", "no-such-method"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    *printed, error = done.stderr.splitlines()
+    assert error.startswith("fedtern: Unknown method 'no-such-method'")
+    assert len(printed) == notices
+    assert all(line.startswith("kernels: numpy (slower; no compiled") for line in printed)
+
+
 def test_run_json_is_the_same_for_a_finished_run(fedtern):
     first, second = (fedtern("run", *QUICK, "--json") for _ in range(2))
     found = json.loads(first.stdout.splitlines()[-1])
@@ -125,8 +141,47 @@ def test_saved_model_loads_into_torch_with_the_reported_accuracy(fedtern, tmp_pa
     model = task.build(seed=1)
     _, test = task.examples(task.load(None), "cpu")
     model.load_state_dict(safetensors.load_file(tmp_path / run["run"] / "model.safetensors"))
-    loss, accuracy = FlatModel(model).evaluate(test)
-    assert (loss, accuracy) == pytest.approx((run["loss"], run["accuracy"]))
+    loss, metrics = FlatModel(model).evaluate(test)
+    assert (loss, metrics["accuracy"]) == pytest.approx((run["loss"], run["accuracy"]))
+
+
+OWN_TASK = """
+import math
+from torch import nn
+from torch.nn.functional import mse_loss
+from fedtern.data import Dataset
+from fedtern.training import Metric, Task
+
+x = [[i / 100] for i in range(100)]
+line = Task(
+    "line", Dataset("line", x, x, x[::10], x[::10], num_classes=None), lambda: nn.Linear(1, 1), 0.1,
+    20, loss=mse_loss, metrics=[Metric("rmse", mse_loss, "lower", math.sqrt)],
+)
+"""
+
+
+@pytest.mark.parametrize("name", ["my_line", "my_line.py"])
+def test_import_adds_tasks_of_ones_own_to_every_command(fedtern, tmp_path, monkeypatch, name):
+    monkeypatch.setenv("FEDTERN_TASKS", "")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "my_line", raising=False)
+    (tmp_path / "my_line.py").write_text(OWN_TASK)
+    few = ["--clients", "4", "--participation", "1"]
+    result = fedtern("run", "line", "--import", name, *few)
+    assert result.exit_code == 0, result.output
+    assert "stc p_up=1/400: rmse 0." in result.stdout
+    table = fedtern("compare", "stc", "sgd", "--task", "line", *few).stdout
+    assert table.split()[:2] == ["method", "rmse"]
+    assert "line" in fedtern("tasks", "--import", name).stdout
+    assert "clients:             4" in fedtern("split", "line", "--clients", "4").stdout
+    monkeypatch.delitem(sys.modules, "my_line", raising=False)
+
+
+def test_a_module_that_cannot_be_imported_is_an_error(fedtern, monkeypatch):
+    monkeypatch.setenv("FEDTERN_TASKS", "")
+    result = fedtern("run", "line", "--import", "no_such_module")
+    assert result.exit_code != 0
+    assert "Cannot import 'no_such_module': there is no such module" in result.stderr
 
 
 def test_tasks_lists_every_task_with_its_parameters(fedtern):

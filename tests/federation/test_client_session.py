@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from fedtern import Client, DecodeError, Snapshot, stc
+from fedtern.core.carried import NO_VALUES, Values
 from fedtern.core.methods import METHODS
-from fedtern.federation.client_session import ClientSession, Job, Outcome
+from fedtern.federation.client_session import ClientSession, Job, Outcome, Scores
 
 SIZE = 50
 
@@ -19,7 +20,9 @@ class MomentumTrainer:
 
     together = 1
 
-    def train(self, weights: np.ndarray, jobs: Iterable[Job]) -> Iterator[Outcome]:
+    def train(
+        self, weights: np.ndarray, jobs: Iterable[Job], carried: Values = NO_VALUES
+    ) -> Iterator[Outcome]:
         for job in jobs:
             rng = np.random.default_rng([job.client, job.position, job.round])
             velocity = rng.standard_normal(weights.size).astype(np.float32)
@@ -27,8 +30,8 @@ class MomentumTrainer:
                 velocity += np.float32(0.9) * job.velocity
             yield Outcome(-velocity, velocity, None)
 
-    def evaluate(self, weights: np.ndarray) -> tuple[float, float]:
-        return 0.0, 0.0
+    def evaluate(self, weights: np.ndarray, carried: Values = NO_VALUES) -> Scores:
+        return Scores(0.0, {})
 
     def close(self) -> None:
         pass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -33,7 +33,18 @@ def test_appended_rows_are_read_in_order(metrics):
 def test_an_evaluation_survives_the_file(metrics):
     metrics.append(ONE.to_json())
     assert metrics.evaluations() == [ONE]
-    assert set(json.loads(metrics.path.read_text())) == {field.name for field in fields(Evaluation)}
+    names = {field.name for field in fields(Evaluation)}
+    assert set(json.loads(metrics.path.read_text())) == names - {"metrics"}
+
+
+def test_other_metrics_than_accuracy_survive_the_file(metrics):
+    other = replace(ONE, accuracy=math.nan, metrics={"perplexity": 12.5, "bits": math.inf})
+    assert other.primary == ("perplexity", 12.5)
+    metrics.append(other.to_json())
+    (found,) = metrics.evaluations()
+    assert math.isnan(found.accuracy)
+    assert found.primary == ("perplexity", 12.5)
+    assert math.isnan(found.metrics["bits"])
 
 
 def test_an_infinite_loss_is_written_as_null_and_read_as_infinite(metrics):

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 
 from fedtern.training import TASKS, get_task
 
@@ -17,7 +16,24 @@ SHAPES = {
     "fashion-mnist": (1, 28, 28),
     "cifar10": (3, 32, 32),
     "speech-commands": (1, 32, 32),
+    "python-topics": (64,),
+    "diabetes": (10,),
 }
+
+
+def random_batch(task, count=8):
+    """Return inputs and targets like those of the task's dataset."""
+    rng = np.random.default_rng(0)
+    shape = (count, *SHAPES[task.dataset])
+    if task.dataset == "python-topics":
+        text = torch.as_tensor(rng.integers(0, 256, (count, 65)))
+        return text[:, :-1], text[:, 1:]
+    inputs = torch.as_tensor(rng.normal(size=shape), dtype=torch.float32)
+    if task.dataset == "diabetes":
+        return inputs, inputs[:, :1]
+    if task.transform is not None:
+        inputs = task.transform(inputs)
+    return inputs, torch.arange(count)
 
 
 @pytest.mark.parametrize(
@@ -38,18 +54,21 @@ def test_models_have_the_parameter_counts_of_table_ii(task, count):
 @pytest.mark.parametrize("name", TASKS)
 def test_one_sgd_step_lowers_the_loss_of_its_batch(name):
     task = get_task(name)
-    rng = np.random.default_rng(0)
-    inputs = torch.as_tensor(rng.normal(size=(8, *SHAPES[task.dataset])), dtype=torch.float32)
-    if task.transform is not None:
-        inputs = task.transform(inputs)
-    labels = torch.arange(8)
+    inputs, targets = random_batch(task)
     model = task.build(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    before = functional.cross_entropy(model(inputs), labels)
+    before = task.objective.mean_loss(model(inputs), targets)
     before.backward()
     optimizer.step()
-    assert model(inputs).shape == (8, 10)
-    assert functional.cross_entropy(model(inputs), labels) < before
+    assert task.objective.mean_loss(model(inputs), targets) < before
+
+
+@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if task.loss is None])
+def test_models_of_classes_return_a_score_for_each_class(name):
+    task = get_task(name)
+    inputs, targets = random_batch(task)
+    classes = 256 if task.dataset == "python-topics" else 10
+    assert task.build(0)(inputs).shape == (8, classes, *targets.shape[1:])
 
 
 def test_convolutions_of_vgg_are_initialised_like_in_the_authors_code():

@@ -65,7 +65,7 @@ def test_tasks_have_the_hyperparameters_of_table_ii(
 
 def test_only_cifar10_is_augmented():
     augmented = {name: task.augment for name, task in TASKS.items() if task.augment}
-    assert augmented == {"vgg11s-cifar10": CropFlip(4)}
+    assert augmented == {"vgg11s-cifar10": CropFlip(4), "resnet8-cifar10": CropFlip(4)}
 
 
 def test_the_lstm_receives_images_of_32_by_32(tmp_path):

@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from fedtern.data.environment import Environment
+from fedtern.data.metric_spec import MetricSpec
 from fedtern.runs.recorded_run import EXPERIMENT_KEYS, RecordedRun, finite_number
 
 
@@ -55,7 +56,7 @@ def collect_records(
     """Turn finished runs into records; runs that differ only in their seed become one record.
 
     Args:
-        runs: Runs; those that are not complete are ignored.
+        runs: Runs; those that are not complete, and those of tasks without accuracy, are ignored.
         tasks: Number of iterations of each task. For other tasks it is the run's own.
 
     Returns:
@@ -64,7 +65,7 @@ def collect_records(
     """
     by_seed: dict[str, dict[int, RecordedRun]] = {}
     for run in runs:
-        if run.is_complete:
+        if run.is_complete and MetricSpec.of_run(run.config) == MetricSpec():
             # Curves are averaged point by point, so they need the same evaluation interval.
             # Another engine may choose other cohorts.
             keys = (*EXPERIMENT_KEYS, "evaluate_every", "engine")
@@ -82,7 +83,8 @@ def _record(runs: list[RecordedRun], tasks: Mapping[str, int]) -> Record:
     iterations = int(config["iterations"])
     return Record(
         task,
-        round(last["dense_bytes"] / 4 / last["iteration"]),
+        # Carried tensors are part of the dense bytes, but not of the parameters.
+        int(config.get("parameters") or round(last["dense_bytes"] / 4 / last["iteration"])),
         dict(config["method"]),
         float(config["momentum"]),
         float(config["learning_rate"]),

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedtern import __version__
-from fedtern.cli.bench import bench
 from fedtern.cli.commands import Commands
-from fedtern.cli.inspect import inspect_command
-from fedtern.cli.terminal import report_errors
-from fedtern.core.kernels import describe_kernels
-from fedtern.report import write_report
+from fedtern.core.version import describe_version
 
 app = Commands()
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"fedtern {__version__}, kernels: {describe_kernels()}")
+        typer.echo(describe_version())
         raise typer.Exit
 
 
@@ -34,33 +27,44 @@ def _fedtern(
     """Federated learning in a thousandth of the bandwidth."""
 
 
-# Imported on first use: they need torch, which takes seconds to import.
-for _name, _target in (
-    ("run", "fedtern.cli.train:run"),
-    ("compare", "fedtern.cli.train:compare"),
-    ("tasks", "fedtern.cli.catalogue:tasks"),
-    ("methods", "fedtern.cli.catalogue:methods"),
-    ("split", "fedtern.cli.catalogue:split"),
-    ("serve", "fedtern.cli.mqtt:serve_command"),
-    ("join", "fedtern.cli.mqtt:join_command"),
-    ("demo", "fedtern.cli.demo:app"),
+# Imported when they run: most need torch, which takes seconds to import.
+for _name, _target, _summary in (
+    ("run", "fedtern.cli.train:run", "Train a federation and save the run."),
+    ("compare", "fedtern.cli.train:compare", "Train the same federation with several methods."),
+    ("tasks", "fedtern.cli.catalogue:tasks", "List the built-in tasks."),
+    (
+        "methods",
+        "fedtern.cli.catalogue:methods",
+        "List methods, or describe one and its publication.",
+    ),
+    ("split", "fedtern.cli.catalogue:split", "Show how the data is split among clients."),
+    ("serve", "fedtern.cli.mqtt:serve_command", "Serve a federation over an MQTT broker."),
+    ("join", "fedtern.cli.mqtt:join_command", "Join a federation as one of its clients."),
+    ("demo", "fedtern.cli.demo:app", "Run a demonstration."),
 ):
-    app.add_lazy(_name, _target, needs="torch", extra="torch")
-app.add_lazy("reproduce", "fedtern_paper.cli.command:reproduce", needs="torch", extra="paper")
-app.add_lazy("advise", "fedtern_paper.cli.advise:advise", needs="fedtern_paper", extra="paper")
-
-
-@app.command()
-def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
-    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
-    """Write an HTML page with tables and plots of one or more runs."""
-    with report_errors():
-        written = write_report(runs, out).resolve()
-    typer.echo(json.dumps({"report": str(written)}) if as_json else f"report: {written}")
-
-
-app.command("bench")(bench)
-app.command("inspect")(inspect_command)
+    app.add_lazy(_name, _target, _summary, needs="torch", extra="torch")
+app.add_lazy(
+    "reproduce",
+    "fedtern_paper.cli.command:reproduce",
+    "Make a table or figure of the paper; finished runs are not repeated.",
+    needs="torch",
+    extra="paper",
+)
+app.add_lazy(
+    "advise",
+    "fedtern_paper.cli.advise:advise",
+    "Recommend a method for a federation.",
+    needs="fedtern_paper",
+    extra="paper",
+)
+app.add_lazy(
+    "report",
+    "fedtern.cli.report:report",
+    "Write an HTML page with tables and plots of one or more runs.",
+)
+app.add_lazy(
+    "bench", "fedtern.cli.bench:bench", "Compare the speed and size of this package with others."
+)
+app.add_lazy(
+    "inspect", "fedtern.cli.inspect:inspect_command", "Show the parts of a message and their sizes."
+)

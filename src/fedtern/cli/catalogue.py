@@ -12,26 +12,36 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from fedtern.cli.options import AsJson, DataDir, Seed, SplitOptions, Task, with_options
+from fedtern.cli.options import (
+    AsJson,
+    DataDir,
+    Imports,
+    Seed,
+    SplitOptions,
+    Task,
+    load_tasks,
+    with_options,
+)
 from fedtern.cli.terminal import console, report_errors
 from fedtern.core.extras import require
 from fedtern.core.methods import METHODS, Link, Recipe
 from fedtern.core.names import look_up
 from fedtern.report.formatting import format_fraction
-from fedtern.training.flat import FlatModel
 from fedtern.training.tasks import TASKS, get_task
 
 _LOSS = "what is lost"  # a key of the JSON output
 _HEADERS = {_LOSS: "compression error"}  # headers of the table that differ from the JSON key
 
 
-def tasks(as_json: AsJson = False) -> None:
-    """List the built-in tasks."""
+def tasks(imports: Imports = None, as_json: AsJson = False) -> None:
+    """List tasks: the built-in ones, those of installed packages and your own."""
+    with report_errors():
+        load_tasks(imports)
     rows = [
         {
             "task": task.name,
             "dataset": task.dataset if isinstance(task.dataset, str) else task.dataset.name,
-            "parameters": FlatModel(task.build(0)).layout.size,
+            "parameters": task.flat_model(0).layout.size,
             "learning_rate": task.learning_rate,
             "momentum": task.momentum,
             "iterations": task.iterations,
@@ -115,15 +125,17 @@ def split(
     task: Task = "logistic-digits",
     seed: Seed = 0,
     data_dir: DataDir = None,
+    imports: Imports = None,
     plot: Annotated[Path | None, typer.Option(help="PNG or SVG file to draw the split to.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how the data is split among clients."""
     with report_errors():
+        load_tasks(imports)
         environment = options.environment(participation=1.0)
         dataset = get_task(task).load(data_dir)
         dealt = environment.split_dataset(dataset, seed)
-        counts = dealt.counts(dataset.train_labels, dataset.num_classes)
+        counts = dealt.counts(dataset.classes, dataset.num_classes or 1)
         if plot is not None:
             _plot(counts, plot)
     held = (counts > 0).sum(axis=1)

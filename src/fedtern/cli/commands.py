@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import typer
@@ -31,14 +33,17 @@ class Commands(Typer):
         """Return a decorator that adds a function as a command."""
         return super().command(name, cls=_Command, **options)
 
-    def add_lazy(self, name: str, target: str, *, needs: str, extra: str) -> None:
-        """Add a command that is imported when it is used or listed.
+    def add_lazy(
+        self, name: str, target: str, summary: str, *, needs: str = "fedtern", extra: str = "cli"
+    ) -> None:
+        """Add a command that is imported when it runs.
 
         Without the module that it needs, the command prints the line that installs it.
 
         Args:
             name: The command's name.
             target: ``module:attribute`` of a function or of another ``Commands``.
+            summary: The first sentence of the command's help, for the list of commands.
             needs: The module that must be importable.
             extra: The extra of this package that installs it.
 
@@ -48,9 +53,10 @@ class Commands(Typer):
             with report_errors():
                 require(needs, extra, f"fedtern {name}")
 
-        not_installed.__doc__ = f"Not installed: pip install 'fedtern[{extra}]'."
+        if find_spec(needs) is None:
+            summary = f"Not installed: pip install 'fedtern[{extra}]'."
         any_arguments = {"ignore_unknown_options": True, "allow_extra_args": True}
-        self.command(name, context_settings=any_arguments)(not_installed)
+        self.command(name, help=summary, context_settings=any_arguments)(not_installed)
         self._lazy[name] = _Target(target, needs, extra)
 
 
@@ -97,14 +103,14 @@ class _Group(TyperGroup):
     def get_help(self, ctx: Any) -> str:
         return _plain(super().get_help(ctx))
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command by its name; import it first if it was added with ``add_lazy``."""
-        if (target := self.lazy.get(cmd_name)) is not None:
-            try:
-                return target.load(cmd_name)
-            except MissingExtraError:
-                pass  # the placeholder that add_lazy added names the missing extra
-        return super().get_command(ctx, cmd_name)
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        """Return the command to run; import it first if it was added with ``add_lazy``."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if (target := self.lazy.get(name or "")) is not None:
+            # Without the extra, the placeholder that add_lazy added names it.
+            with suppress(MissingExtraError):
+                command = target.load(str(name))
+        return name, command, rest
 
 
 def _plain(text: str) -> str:

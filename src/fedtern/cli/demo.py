@@ -16,6 +16,7 @@ from rich.table import Table
 from fedtern.cli.commands import Commands
 from fedtern.cli.mqtt import set_up_logging
 from fedtern.cli.options import command_line
+from fedtern.cli.progress import quality
 from fedtern.cli.signals import run_until_signal
 from fedtern.cli.terminal import console, report_errors
 from fedtern.core.errors import FedternError
@@ -146,7 +147,7 @@ class _Screen:
         stats = mqtt_server.stats
         self.console.print(
             f"{stats.present:>7}  {stats.cohort:>6}  {evaluation.round:>6}"
-            f"  {evaluation.accuracy:>8.2%}"
+            f"  {quality(evaluation):>8}"
             f"  {self.counter.up / 1e3:>7.1f} kB  {self.counter.down / 1e3:>7.1f} kB"
         )
 

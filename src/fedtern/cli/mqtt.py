@@ -14,9 +14,11 @@ import typer
 
 from fedtern.cli.options import (
     DataDir,
+    Imports,
     TaskOption,
     TrainingOptions,
     command_line,
+    load_tasks,
     with_options,
 )
 from fedtern.cli.progress import summary
@@ -226,6 +228,7 @@ def join_command(
     data_dir: DataDir = None,
     store: StoreDirectory = None,
     device: Annotated[str, typer.Option(help="Device of torch: cpu, cuda, cuda:1, ...")] = "cpu",
+    imports: Imports = None,
     ca: Ca = None,
     cert: Cert = None,
     key: Key = None,
@@ -242,6 +245,7 @@ def join_command(
         set_up_logging(verbose)
         # As in the local engine: sums by several threads differ in their last bits.
         torch.set_num_threads(1)
+        load_tasks(imports)
         opened = None if store is None else stack.enter_context(Store(store))
 
         async def take_part() -> None:

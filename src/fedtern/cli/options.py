@@ -70,6 +70,13 @@ def checkpoint_seconds() -> float:
     raise ValueError(f"{_CHECKPOINTS} must be a number of seconds of at least 0, got {given!r}")
 
 
+def load_tasks(imports: list[str] | None) -> None:
+    """Register tasks of one's own; see ``fedtern.training.tasks.load_tasks``."""
+    from fedtern.training.tasks import load_tasks  # imports torch
+
+    load_tasks(imports)
+
+
 def fraction_option(help: str, show_default: bool | str = True) -> Any:
     """Return an option whose value is a number or a fraction."""
     return typer.Option(
@@ -89,6 +96,14 @@ DataDir = Annotated[
 ]
 Out = Annotated[Path, typer.Option(help="Directory for runs; each run gets a subdirectory.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Module or Python file with tasks of your own; can be repeated.",
+    ),
+]
 _TASK_DEFAULT = "from the task"
 _METHOD_DEFAULT = "from the method"
 
@@ -185,6 +200,7 @@ class TrainingOptions(SplitOptions):
     threads: Annotated[
         int, typer.Option(min=1, help="Threads of torch; above 1, only one process trains.")
     ] = 1
+    imports: Imports = None
 
     def experiment(self, task: str, method: str, *, strict: bool) -> Experiment:
         """Return the experiment that these options describe.
@@ -200,6 +216,7 @@ class TrainingOptions(SplitOptions):
                 other.
 
         """
+        load_tasks(self.imports)
         chosen = parse_method(method)
         known = complete_method({"name": chosen["name"]})
         given = {name: getattr(self, name) for name in _METHOD if getattr(self, name) is not None}

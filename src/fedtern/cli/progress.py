@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedtern.data.metric_spec import MetricSpec
 from fedtern.runs import Evaluation
 
 if TYPE_CHECKING:  # it needs torch
@@ -33,21 +34,29 @@ def speed(evaluation: Evaluation) -> str:
     return f"{evaluation.round / seconds:.1f} rounds/s" if seconds else "n/a"
 
 
+def quality(evaluation: Evaluation, digits: int = 2) -> str:
+    """Return the value of the primary metric."""
+    name, value = evaluation.primary
+    return MetricSpec(name).format(value, digits)
+
+
 def summary(evaluation: Evaluation) -> str:
-    """Return accuracy, loss and traffic in one line."""
+    """Return primary metric, loss and traffic in one line."""
     up, down = against_dense(evaluation)
+    name, _ = evaluation.primary
+    metric = "" if name == "loss" else f"{name} {quality(evaluation)}  "
     return (
-        f"accuracy {evaluation.accuracy:.2%}  loss {evaluation.loss:.4f}"
+        f"{metric}loss {evaluation.loss:.4f}"
         f"  up {evaluation.up_bytes_mean / 1e6:.3f} MB ({up})"
         f"  down {evaluation.down_bytes_mean / 1e6:.3f} MB ({down})"
     )
 
 
 def short_summary(evaluation: Evaluation) -> str:
-    """Return accuracy and traffic in a line that fits next to a progress bar."""
+    """Return the primary metric and traffic in a line that fits next to a progress bar."""
     up, down = against_dense(evaluation)
     return (
-        f"{evaluation.accuracy:.1%}  up {evaluation.up_bytes_mean / 1e6:.3g} MB {up}"
+        f"{quality(evaluation, 1)}  up {evaluation.up_bytes_mean / 1e6:.3g} MB {up}"
         f"  down {evaluation.down_bytes_mean / 1e6:.3g} MB {down}"
     )
 

@@ -6,11 +6,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
 
 from fedtern.core.errors import FedternError, format_error
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def console(width: int) -> Console:
@@ -21,7 +24,21 @@ def console(width: int) -> Console:
             the default of rich would truncate tables there.
 
     """
+    from rich.console import Console  # slow to import; errors are printed without it
+
     return Console(highlight=False, width=None if sys.stdout.isatty() else width)
+
+
+def report_fallback() -> None:
+    """Print to standard error if the compiled kernels are not installed."""
+    from fedtern.core.kernels import describe_kernels, is_fallback  # imports NumPy
+
+    if is_fallback():
+        typer.echo(
+            f"kernels: {describe_kernels()}; to compile them, install a C compiler and then fedtern"
+            " again",
+            err=True,
+        )
 
 
 @contextmanager

@@ -19,17 +19,19 @@ from fedtern.cli.options import (
     TaskOption,
     checkpoint_seconds,
     command_line,
+    load_tasks,
     with_options,
 )
-from fedtern.cli.progress import RunProgress, against_dense, speed, summary
+from fedtern.cli.progress import RunProgress, against_dense, quality, speed, summary
 from fedtern.cli.signals import interruptible
-from fedtern.cli.terminal import console, report_errors
+from fedtern.cli.terminal import console, report_errors, report_fallback
 from fedtern.core.errors import MissingExtraError
 from fedtern.core.extras import require
 from fedtern.core.names import look_up
 from fedtern.report import write_report
 from fedtern.report.page import check_target
 from fedtern.runs import LOCAL_ENGINE, Evaluation, Experiment, open_run
+from fedtern.training.devices import check_device
 from fedtern.transports.local.federation import Federation
 from fedtern.transports.local.launch import train_run
 
@@ -73,11 +75,13 @@ def run(
     The defaults are the base configuration of the paper: 100 clients, of which 10% take part in
     each round. A finished run is not repeated.
     """
+    report_fallback()
     with report_errors():
         if config is None:
             experiment = options.experiment(task, method, strict=True)
         else:
             _check_no_options_with(config, context)
+            load_tasks(options.imports)
             experiment = Experiment.from_toml(config)
         result = _train(experiment, options, resume=resume)
     if options.as_json:
@@ -103,6 +107,7 @@ def compare(
     Options such as --p-up apply to every method that has the parameter; method:parameter=value
     applies to one method. Finished runs are not repeated.
     """
+    report_fallback()
     with report_errors():
         # Before training: an unusable path should not be found after hours.
         check_target(html)
@@ -147,13 +152,9 @@ def _train(experiment: Experiment, options: SimulationOptions, *, resume: bool) 
         typer.Exit: Ctrl-C stopped the run; the exit code is 130.
 
     """
-    try:
-        torch.empty(0, device=options.device)
-    except (AssertionError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"device {options.device!r} cannot be used: {reason}") from None
     choose = look_up(options.engine, _ENGINES, "engine")
     make_federation = choose(experiment, options.data_dir, options.device)
+    check_device(options.device)
     opened = open_run(experiment, options.out, command=command_line(), engine=options.engine)
     if opened.is_finished():
         return Result(experiment, opened.final_evaluation(), opened.path)
@@ -215,14 +216,15 @@ def _write_report(paths: list[Path], out: Path) -> Path | None:
 
 
 def _print_table(results: list[Result]) -> None:
-    columns = ("method", "accuracy", "MB up", "MB down", "up vs dense", "down vs dense", "seconds")
+    metric = next((evaluation.primary[0] for _, evaluation, _ in results), "accuracy")
+    columns = ("method", metric, "MB up", "MB down", "up vs dense", "down vs dense", "seconds")
     table = Table(*columns, box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
     for experiment, evaluation, _ in results:
         table.add_row(
             experiment.label,
-            f"{evaluation.accuracy:.2%}",
+            quality(evaluation),
             f"{evaluation.up_bytes_mean / 1e6:.3f}",
             f"{evaluation.down_bytes_mean / 1e6:.3f}",
             *against_dense(evaluation),

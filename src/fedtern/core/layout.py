@@ -149,6 +149,11 @@ class Layout:
         """The size of all carried tensors in bytes."""
         return sum(tensor.nbytes for tensor in self.carried)
 
+    @property
+    def nbytes(self) -> int:
+        """The size of the model in bytes: trained tensors as float32, carried ones as they are."""
+        return 4 * self.size + self.carried_nbytes
+
     @cached_property
     def digest(self) -> bytes:
         """Three bytes that identify the layout in messages."""
@@ -221,15 +226,25 @@ def _digest_line(name: str, shape: tuple[int, ...]) -> str:
     return f"{len(name.encode())}:{name}:{','.join(map(str, shape))}"
 
 
-def copy_vector(values: ArrayLike, layout: Layout | None, name: str = "weights") -> Vector:
-    """Copy values to a new vector; ``name`` is for the error message.
+def copy_vector(
+    values: ArrayLike, layout: Layout | None, name: str = "weights", *, copy: bool = True
+) -> Vector:
+    """Copy values to a new vector.
+
+    Args:
+        values: the values.
+        layout: the model's tensors, if they are known.
+        name: name of the values for the error message.
+        copy: False to return the values themselves if they already are such a vector.
 
     Raises:
         ValueError: the values are not a flat vector, or do not fit the layout.
 
     """
     with np.errstate(over="ignore"):  # values too large for float32 are refused later, by name
-        vector = np.array(values, np.float32)
+        vector = np.array(values, np.float32, order="C", copy=copy or None)
+        if not vector.flags.writeable:
+            vector = vector.copy()
     if vector.ndim != 1 or (layout is not None and vector.size != layout.size):
         expected = "a flat vector" if layout is None else f"a flat vector of {layout.size} values"
         raise ValueError(f"{name} must be {expected}, got shape {vector.shape}")

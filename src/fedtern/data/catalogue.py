@@ -9,6 +9,8 @@ from fedtern.core.names import look_up
 from fedtern.data.dataset import Dataset
 from fedtern.data.images import cifar10, digits, fashion_mnist, mnist
 from fedtern.data.speech import speech_commands
+from fedtern.data.tables import diabetes
+from fedtern.data.text import python_topics
 
 DATASETS: dict[str, Callable[[str | Path | None], Dataset]] = {
     "digits": digits,
@@ -16,6 +18,8 @@ DATASETS: dict[str, Callable[[str | Path | None], Dataset]] = {
     "fashion-mnist": fashion_mnist,
     "cifar10": cifar10,
     "speech-commands": speech_commands,
+    "python-topics": python_topics,
+    "diabetes": diabetes,
 }
 
 

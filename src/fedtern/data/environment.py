@@ -36,6 +36,7 @@ class Environment:
         clients: number of clients.
         participation: the share of clients that train in each round, in (0, 1].
         classes_per_client: number of classes of each client (``split="classes"``, Algorithm 5).
+            Data without classes are split like ``"iid"``.
         batch_size: number of examples in a local iteration.
         gamma: concentration of the data on the first clients, in (0, 1]; 1 gives equal shares.
         alpha: the part of the data that is distributed evenly for any gamma.
@@ -124,27 +125,29 @@ class Environment:
 
         """
         # Checked first: a huge number of clients would exhaust the memory.
-        if self.clients > dataset.train_labels.size:
+        classes = dataset.classes
+        if self.clients > classes.size:
             raise ValueError(
                 f"some of {self.clients} clients would get none of the"
-                f" {dataset.train_labels.size} examples; use fewer clients"
+                f" {classes.size} examples; use fewer clients"
             )
         rng = _rng(seed, _SPLIT_STREAM)
         if not self.public:
-            return self._split_labels(dataset.train_labels, dataset, rng)
+            return self._split_labels(classes, dataset, rng)
         if self.split == "natural":
             raise ValueError(
                 'public data cannot be combined with split "natural"; set public to 0 or choose'
                 " another split"
             )
         split = partial(self._split_labels, dataset=dataset, rng=rng)
-        return with_public(dataset.train_labels, self.public, split, rng)
+        return with_public(classes, self.public, split, rng)
 
     def _split_labels(self, labels: Labels, dataset: Dataset, rng: np.random.Generator) -> Split:
         fractions = volume_fractions(self.clients, self.gamma, self.alpha)
         if self.split == "iid":
             return iid(labels, fractions, rng)
         if self.split == "dirichlet":
+            self._require_classes(dataset)
             return dirichlet(labels, fractions, self.concentration, rng)
         if self.split == "natural":
             if dataset.groups is None:
@@ -153,7 +156,21 @@ class Environment:
                     " has none; choose another split"
                 )
             return by_group(dataset.groups, self.clients, rng)
+        if (
+            dataset.num_classes is None
+            and self.classes_per_client == Environment.classes_per_client
+        ):
+            # The default, which gives every client a mixture of all classes.
+            return iid(labels, fractions, rng)
+        self._require_classes(dataset)
         return by_class(labels, fractions, self.classes_per_client, rng)
+
+    def _require_classes(self, dataset: Dataset) -> None:
+        if dataset.num_classes is None:
+            raise ValueError(
+                f"split {self.split!r} needs classes, but the targets of dataset {dataset.name!r}"
+                ' are not classes; choose split "iid" or "natural"'
+            )
 
 
 def _rng(seed: int, *stream: int) -> np.random.Generator:

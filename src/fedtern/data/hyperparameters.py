@@ -1,4 +1,6 @@
-"""Hyperparameters of SGD, and their default values for every task (Table II).
+"""Hyperparameters of SGD, and their default values for every task.
+
+The values of the paper's four tasks are those of its Table II.
 
 This module does not need torch, so that experiments can be described and finished runs can be read
 without it. ``fedtern.training.tasks`` adds the models.
@@ -81,6 +83,10 @@ TASK_DEFAULTS: dict[str, TaskDefaults] = {
     "lstm-fashion": TaskDefaults("fashion-mnist", 0.1, 20_000, momentum=0.9),
     "cnn-kws": TaskDefaults("speech-commands", 0.1, 10_000),
     "vgg11s-cifar10": TaskDefaults("cifar10", 0.016, 20_000, momentum=0.9, weight_decay=5e-5),
+    "resnet8-cifar10": TaskDefaults("cifar10", 0.15, 5_000),
+    "transformer-text": TaskDefaults("python-topics", 0.3, 2_000),
+    "lora-text": TaskDefaults("python-topics", 1.0, 500),
+    "mlp-regression": TaskDefaults("diabetes", 0.05, 500),
 }
 """Defaults by task name; the command line uses the first task by default.
 

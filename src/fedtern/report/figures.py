@@ -6,11 +6,13 @@ whether the reader uses a light or a dark theme.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
+from fedtern.data.metric_spec import MetricSpec
 from fedtern.report.formatting import format_value
 from fedtern.report.groups import Curve, Group, curve
 from fedtern.report.styles import style
@@ -19,7 +21,6 @@ from fedtern.runs.recorded_run import RecordedRun
 Spec = dict[str, Any]
 
 _ITERATIONS = {"title": {"text": "iterations"}, "rangemode": "tozero", "tickformat": ",~s"}
-_ACCURACY = {"title": {"text": "accuracy"}, "tickformat": ".0%"}
 _TRANSFERRED = {"up": "uploaded", "down": "downloaded"}
 _TRAFFIC_TITLES = {"up": "Upload traffic", "down": "Download traffic"}
 
@@ -40,39 +41,40 @@ class Figure:
     choices: dict[str, list[Spec]] = field(default_factory=dict)
 
 
-def accuracy_by_iteration(groups: Sequence[Group]) -> Figure:
-    """Plot the accuracy of each configuration against training iterations."""
+def metric_by_iteration(groups: Sequence[Group], metric: MetricSpec) -> Figure:
+    """Plot a metric of each configuration against training iterations."""
     return Figure(
-        "accuracy-iterations",
-        "Accuracy against iterations",
+        f"{_slug(metric)}-iterations",
+        f"{capitalised(metric.name)} against iterations",
         _seeds_note(groups),
-        _lines(groups, "iteration", "accuracy", "%{y:.1%}"),
-        {"xaxis": _ITERATIONS, "yaxis": _ACCURACY, "hovermode": "x unified"},
+        _lines(groups, "iteration", metric.name, _hover(metric)),
+        {"xaxis": _ITERATIONS, "yaxis": _metric_axis(metric), "hovermode": "x unified"},
         wide=True,
     )
 
 
-def accuracy_by_bytes(groups: Sequence[Group], direction: str) -> Figure:
-    """Plot the accuracy of each configuration against the traffic of one client.
+def metric_by_bytes(groups: Sequence[Group], metric: MetricSpec, direction: str) -> Figure:
+    """Plot a metric of each configuration against the traffic of one client.
 
     Args:
         groups: the configurations.
+        metric: the metric.
         direction: "up" for uploads or "down" for downloads.
 
     """
     lines = _lines(
         groups,
         f"{direction}_bytes_mean",
-        "accuracy",
-        "%{y:.1%} after %{x:.3s}B<br>%{customdata:,} iterations",
+        metric.name,
+        f"{_hover(metric)} after %{{x:.3s}}B<br>%{{customdata:,}} iterations",
     )
     return Figure(
-        f"accuracy-{direction}",
-        f"Accuracy against bytes {_TRANSFERRED[direction]}",
+        f"{_slug(metric)}-{direction}",
+        f"{capitalised(metric.name)} against bytes {_TRANSFERRED[direction]}",
         "Mean over the clients of each round, summed over rounds. Logarithmic scale: each step to"
         " the right is ten times the traffic.",
         lines,
-        {"xaxis": _bytes_axis(f"bytes {_TRANSFERRED[direction]}"), "yaxis": _ACCURACY},
+        {"xaxis": _bytes_axis(f"bytes {_TRANSFERRED[direction]}"), "yaxis": _metric_axis(metric)},
     )
 
 
@@ -93,6 +95,24 @@ def traffic(groups: Sequence[Group], direction: str) -> Figure:
         [*_uncompressed(groups), *_lines(groups, "iteration", key, hover)],
         {"xaxis": _ITERATIONS, "yaxis": _bytes_axis(f"bytes {_TRANSFERRED[direction]}")},
     )
+
+
+def _metric_axis(metric: MetricSpec) -> Spec:
+    title: Spec = {"title": {"text": metric.name}}
+    return {**title, "tickformat": ".0%"} if metric.is_share else title
+
+
+def _hover(metric: MetricSpec) -> str:
+    return "%{y:.1%}" if metric.is_share else f"{metric.name} %{{y:.4~g}}"
+
+
+def _slug(metric: MetricSpec) -> str:
+    return re.sub(r"\W+", "-", metric.name)
+
+
+def capitalised(name: str) -> str:
+    """Return a metric's name as a heading."""
+    return name[:1].upper() + name[1:]
 
 
 def _bytes_axis(title: str) -> Spec:

@@ -175,6 +175,15 @@ def format_percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f} %"
 
 
+def format_metric(name: str, value: float | None) -> str:
+    """Format a value of a metric: accuracy as a percentage, other metrics as numbers.
+
+    >>> format_metric("accuracy", 0.9013), format_metric("perplexity", 12.3456)
+    ('90.1 %', '12.3')
+    """
+    return format_percent(value) if name == "accuracy" else format_number(value)
+
+
 def format_bytes(nbytes: float | None) -> str:
     """Format a number of bytes in the largest unit that gives at least 1.
 

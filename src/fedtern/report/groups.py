@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedtern.data.metric_spec import MetricSpec
 from fedtern.report.formatting import format_value, method_label
-from fedtern.runs.recorded_run import EXPERIMENT_KEYS, RecordedRun, finite_number
+from fedtern.runs.recorded_run import EXPERIMENT_KEYS, RecordedRun
 
 # Settings that separate groups. Engines may differ in traffic and cohorts; the model size may be
 # the only difference between two Flower apps.
-_SETTINGS = (*EXPERIMENT_KEYS, "engine", "parameters")
+_SETTINGS = (*EXPERIMENT_KEYS, "engine", "parameters", "metric")
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +23,11 @@ class Group:
 
     label: str
     runs: tuple[RecordedRun, ...]
+
+    @property
+    def metric(self) -> MetricSpec:
+        """The primary metric of the runs."""
+        return MetricSpec.of_run(self.runs[0].config)
 
     @property
     def evaluated(self) -> tuple[RecordedRun, ...]:
@@ -91,7 +97,7 @@ def _points(run: RecordedRun, x: str, y: str) -> dict[float, tuple[float, float]
 
 
 def _coordinate(evaluation: Mapping[str, Any], key: str) -> float | None:
-    value = finite_number(evaluation, key)
+    value = MetricSpec(key).value(evaluation)
     # Bytes have logarithmic axes, and before the first round they are zero.
     return None if value == 0 and "bytes" in key else value
 
@@ -122,7 +128,7 @@ def _settings(run: RecordedRun) -> dict[str, Any]:
     """Return the configuration without the method, with nested settings at the top level."""
     settings: dict[str, Any] = {}
     for key, value in _configuration(run).items():
-        if key != "method":
+        if key not in ("method", "metric"):  # plots and columns name the metric
             settings.update(value if isinstance(value, Mapping) else {key: value})
     # The task determines the model, so its size adds nothing to the task's name.
     settings.pop("parameters", None)

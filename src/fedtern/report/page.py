@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 from fedtern.core.errors import RunError
 from fedtern.core.extras import require
 from fedtern.report.bar_plots import examples_by_client, time_by_phase
-from fedtern.report.figures import Figure, accuracy_by_bytes, accuracy_by_iteration, traffic
+from fedtern.report.figures import (
+    Figure,
+    capitalised,
+    metric_by_bytes,
+    metric_by_iteration,
+    traffic,
+)
 from fedtern.report.groups import Group, group_runs
 from fedtern.report.results import evaluations_csv, results_csv
 from fedtern.report.summary import summary, title
@@ -91,6 +97,7 @@ def render(runs: Sequence[RecordedRun]) -> str:
         summary=summary(groups),
         result_rows=result_rows(groups),
         wire_rows=wire_rows(groups),
+        metric=_metric_heading(groups),
         evaluated=_evaluated(groups),
         sections=sections,
         runs=run_details(groups),
@@ -117,6 +124,12 @@ def _template() -> Template:
     return environment.from_string(_asset("page.html.j2"))
 
 
+def _metric_heading(groups: Sequence[Group]) -> str:
+    """Return the heading of the columns of the primary metric."""
+    names = list(dict.fromkeys(group.metric.name for group in groups))
+    return capitalised(names[0]) if len(names) == 1 else "Metric"
+
+
 def _evaluated(groups: Sequence[Group]) -> bool:
     return any(group.evaluated for group in groups)
 
@@ -125,11 +138,13 @@ def _sections(groups: Sequence[Group], runs: Sequence[RecordedRun]) -> dict[str,
     """Return the plots under their headings; no plots of results if no run was evaluated."""
     sections: dict[str, list[Figure]] = {}
     if _evaluated(groups):
-        sections["Accuracy"] = [
-            accuracy_by_iteration(groups),
-            accuracy_by_bytes(groups, "up"),
-            accuracy_by_bytes(groups, "down"),
-        ]
+        for metric in dict.fromkeys(group.metric for group in groups):
+            judged = [group for group in groups if group.metric == metric]
+            sections[capitalised(metric.name)] = [
+                metric_by_iteration(judged, metric),
+                metric_by_bytes(judged, metric, "up"),
+                metric_by_bytes(judged, metric, "down"),
+            ]
         sections["Traffic"] = [traffic(groups, "up"), traffic(groups, "down")]
         sections["Time"] = [time_by_phase(groups)]
     examples = examples_by_client(runs)

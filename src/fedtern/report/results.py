@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from fedtern.data.metric_spec import MetricSpec
 from fedtern.report.groups import Group
 from fedtern.runs.recorded_run import RecordedRun, finite_number
 
@@ -42,12 +43,16 @@ class Result:
     wire_up_bytes: float | None
     wire_down_bytes: float | None
     seconds: float | None
+    metric: str  # the primary metric, which is accuracy for classification
+    final_metric: float | None
+    best_metric: float | None
 
 
 def result(run: RecordedRun, label: str) -> Result:
     """Return the result of a run, under the label of its group."""
     last = run.last
-    accuracies = [finite_number(evaluation, "accuracy") for evaluation in run.evaluations]
+    accuracy = MetricSpec()
+    metric = MetricSpec.of_run(run.config)
     up = finite_number(last, "up_bytes_mean")
     down = finite_number(last, "down_bytes_mean")
     dense = finite_number(last, "dense_bytes")
@@ -59,7 +64,7 @@ def result(run: RecordedRun, label: str) -> Result:
         iterations=finite_number(last, "iteration"),
         planned_iterations=finite_number(run.config, "iterations"),
         final_accuracy=finite_number(last, "accuracy"),
-        best_accuracy=max((a for a in accuracies if a is not None), default=None),
+        best_accuracy=_best(run, accuracy),
         final_loss=finite_number(last, "loss"),
         up_bytes=up,
         up_bytes_paper=finite_number(last, "up_bytes_paper"),
@@ -73,7 +78,15 @@ def result(run: RecordedRun, label: str) -> Result:
         wire_up_bytes=finite_number(last, "wire_up_bytes"),
         wire_down_bytes=finite_number(last, "wire_down_bytes"),
         seconds=sum(phases(last).values()) if last else None,
+        metric=metric.name,
+        final_metric=metric.value(last),
+        best_metric=_best(run, metric),
     )
+
+
+def _best(run: RecordedRun, metric: MetricSpec) -> float | None:
+    values = [metric.value(evaluation) for evaluation in run.evaluations]
+    return metric.best_of(value for value in values if value is not None)
 
 
 def results(groups: Sequence[Group]) -> list[Result]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from fedtern.report.formatting import (
     format_bytes,
+    format_metric,
     format_number,
-    format_percent,
     format_value,
     join_words,
 )
@@ -30,8 +30,8 @@ def title(groups: Sequence[Group]) -> str:
 
 
 def summary(groups: Sequence[Group]) -> str:
-    """Return one paragraph: the setting, then each method's accuracy and traffic, best first."""
-    ranked = sorted(groups, key=lambda group: -(_mean(group, "final_accuracy") or -1.0))
+    """Return one paragraph: the setting, then each method's quality and traffic, best first."""
+    ranked = sorted(groups, key=lambda group: group.metric.rank(_mean(group, "final_metric")))
     sentences = [_setting(groups), *(_outcome(group) for group in ranked[:_MOST_SENTENCES])]
     if more := len(ranked[_MOST_SENTENCES:]):
         others = f"{more} are" if more > 1 else "one is"
@@ -98,12 +98,14 @@ def _split(environment: dict[str, Any]) -> str:
 def _outcome(group: Group) -> str:
     # "signSGD" keeps its lower-case initial at the start of a sentence.
     name = group.label.replace("uncompressed", "Uncompressed", 1)
-    accuracy = _mean(group, "final_accuracy")
-    if not group.evaluated or accuracy is None:
+    quality = _mean(group, "final_metric")
+    if not group.evaluated or quality is None:
         return f"{name} has no evaluation yet."
     seeds = len(group.evaluated)
     mean_of = f" (mean of {seeds} seeds)" if seeds > 1 else ""
-    sentence = f"{name} reached {format_percent(accuracy)}{mean_of}"
+    metric = group.metric
+    unit = "" if metric.is_share else f"{'a ' if metric.name == 'loss' else ''}{metric.name} "
+    sentence = f"{name} reached {unit}{format_metric(metric.name, quality)}{mean_of}"
     up = _mean(group, "up_bytes")
     down = _mean(group, "down_bytes")
     if up is not None and down is not None:

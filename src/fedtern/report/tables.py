@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedtern.report.formatting import format_number, format_percent, format_value
+from fedtern.report.formatting import format_metric, format_number, format_value
 from fedtern.report.groups import Group
 from fedtern.report.results import Result, flatten, results
 from fedtern.report.styles import style
@@ -61,8 +61,8 @@ def _result_cells(result: Result) -> tuple[str, ...]:
     if result.iterations is None:
         return ()
     return (
-        format_percent(result.final_accuracy),
-        format_percent(result.best_accuracy),
+        format_metric(result.metric, result.final_metric),
+        format_metric(result.metric, result.best_metric),
         _progress(result.iterations, result.planned_iterations),
         _megabytes(result.up_bytes),
         _megabytes(result.up_bytes_paper),

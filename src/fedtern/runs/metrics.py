@@ -18,7 +18,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -37,7 +37,8 @@ class Evaluation:
         iteration: Local iterations of a client that takes part in every round.
         round: Finished rounds.
         loss: Mean loss over the test examples; infinite if the model has diverged.
-        accuracy: Share of test examples that are classified correctly.
+        accuracy: Share of test examples that are classified correctly; NaN if the task has no such
+            metric.
         up_bytes: Bytes uploaded by all clients.
         down_bytes: Bytes downloaded by all clients.
         up_bytes_mean: Upload per participating client, summed over rounds.
@@ -46,6 +47,7 @@ class Evaluation:
         down_bytes_paper: Like ``down_bytes_mean``, by the paper's formulas.
         dense_bytes: Bytes that uncompressed training sends in one direction.
         seconds: Seconds by phase, such as "train" and "evaluate".
+        metrics: All metrics of the task by name, accuracy included, the primary one first.
 
     """
 
@@ -61,10 +63,26 @@ class Evaluation:
     down_bytes_paper: float
     dense_bytes: int
     seconds: dict[str, float]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.metrics and not math.isnan(self.accuracy):  # as in files of earlier versions
+            object.__setattr__(self, "metrics", {"accuracy": self.accuracy})
+
+    @property
+    def primary(self) -> tuple[str, float]:
+        """Name and value of the primary metric; the loss if the task has no other metric."""
+        return next(iter(self.metrics.items()), ("loss", self.loss))
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; a loss that is not finite becomes null."""
-        return _finite(asdict(self))
+        """Return a JSON object; numbers that are not finite become null.
+
+        It has the field ``metrics`` only if there are other metrics than accuracy.
+        """
+        row = _finite(asdict(self))
+        if list(self.metrics) == ["accuracy"]:
+            del row["metrics"]
+        return row
 
     @classmethod
     def from_json(cls, row: Row) -> Evaluation:
@@ -74,12 +92,15 @@ class Evaluation:
             ValueError: Fields are missing or unknown.
 
         """
-        names = {field.name for field in fields(cls)}
-        if missing := names - row.keys():
+        names = {each.name for each in fields(cls)}
+        if missing := names - row.keys() - {"metrics"}:  # earlier versions had only accuracy
             raise ValueError(f"missing: {', '.join(sorted(missing))}")
         if unknown := row.keys() - names:
             raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
-        return cls(**{**row, "loss": math.inf if row["loss"] is None else row["loss"]})
+        loss = math.inf if row["loss"] is None else row["loss"]
+        metrics = {k: math.nan if v is None else v for k, v in row.get("metrics", {}).items()}
+        accuracy = math.nan if row["accuracy"] is None else row["accuracy"]
+        return cls(**{**row, "loss": loss, "accuracy": accuracy, "metrics": metrics})
 
 
 def raise_error(error: RunError) -> NoReturn:
@@ -189,7 +210,10 @@ def _line(row: Row) -> str:
 
 def _finite(row: Row) -> dict[str, Any]:
     """Replace numbers that JSON does not have."""
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in row.items()
-    }
+    return {key: _finite_value(value) for key, value in row.items()}
+
+
+def _finite_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _finite(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value

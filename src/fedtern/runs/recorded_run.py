@@ -63,9 +63,13 @@ class RecordedRun:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the run has finished and its metrics reach its last iteration."""
+        """Whether the run has finished and its metrics reach its last iteration.
+
+        A callback may have stopped the run before the planned number of iterations.
+        """
         reached = self.last.get("iteration", 0) if self.config.get("finished") else 0
-        return bool(reached and reached >= self.config.get("iterations", 0))
+        last = self.config.get("stopped", self.config.get("iterations", 0))
+        return bool(reached and reached >= last)
 
 
 def load_run(path: str | PathLike[str]) -> RecordedRun:

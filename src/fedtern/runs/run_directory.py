@@ -15,11 +15,14 @@ import mmap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from fedtern.core.errors import RunError, StoreError
-from fedtern.core.layout import Vector
 from fedtern.core.snapshot import Snapshot
 from fedtern.data import Dataset, Split
+from fedtern.data.metric_spec import MetricSpec
 from fedtern.runs.config_file import ConfigFile
 from fedtern.runs.experiment import Experiment
 from fedtern.runs.metrics import Evaluation, MetricsFile, raise_error
@@ -79,7 +82,8 @@ class RunDirectory:
 
         """
         found = self.evaluations()
-        if not found or found[-1].iteration < self.experiment.iterations:
+        last = self.config.read().get("stopped", self.experiment.iterations)
+        if not found or found[-1].iteration < last:
             problem = "ends early" if found else "is missing or empty"
             raise RunError(
                 f"{self.metrics.path} {problem}, but the run is finished; move {self.path} away to"
@@ -123,13 +127,32 @@ class RunDirectory:
             engine = {} if self.engine == LOCAL_ENGINE else {"engine": self.engine}
             self.config.update({**head, **engine, **self.experiment.to_json()})
 
-    def write_setup(self, split: Split, dataset: Dataset, parameters: int) -> None:
-        """Write ``split.json``, and the number of parameters of the model; hold the lock."""
-        counts = split.counts(dataset.train_labels, dataset.num_classes)
-        classes = [str(label) for label in range(dataset.num_classes)]
+    def write_setup(
+        self,
+        split: Split,
+        dataset: Dataset,
+        parameters: int,
+        metric: MetricSpec | None = None,
+    ) -> None:
+        """Write ``split.json``, the model's number of parameters and the metric; hold the lock.
+
+        Args:
+            split: The training examples of each client.
+            dataset: The dataset. One without classes counts as one class.
+            parameters: Number of parameters of the model.
+            metric: The primary metric; by default accuracy.
+
+        """
+        num_classes = dataset.num_classes or 1
+        counts = split.counts(dataset.classes, num_classes)
+        names = ["examples"] if dataset.num_classes is None else map(str, range(num_classes))
+        classes = list(names)
         text = json.dumps({"classes": classes, "counts": counts.tolist()})
         write_atomic(self.path / "split.json", [text.encode()])
-        self.config.update({"parameters": parameters})
+        setup: dict[str, Any] = {"parameters": parameters}
+        if metric is not None and metric != MetricSpec():
+            setup["metric"] = metric.to_json()
+        self.config.update(setup)
 
     def resume_metrics(
         self,
@@ -187,18 +210,24 @@ class RunDirectory:
         self.metrics.sync()
         write_atomic(self.checkpoint_path, snapshot.chunks())
 
-    def finish(self, model: Mapping[str, Vector], state: str | None = None) -> None:
+    def finish(
+        self,
+        model: Mapping[str, NDArray[Any]],
+        state: str | None = None,
+        stopped: int | None = None,
+    ) -> None:
         """Save the model, mark the run as finished and remove the checkpoint; hold the lock.
 
         Args:
-            model: Parameters by name.
+            model: Tensors by name.
             state: Digest of the final state of server and clients, if known.
+            stopped: Iteration at which training ended early; None if it did not.
 
         """
         self.metrics.sync()
         write_atomic(self.model_path, Snapshot(model, {}).chunks())
-        ending = {"finished": True} if state is None else {"finished": True, "state": state}
-        self.config.update(ending)
+        ending = {"finished": True, "state": state, "stopped": stopped}
+        self.config.update({key: value for key, value in ending.items() if value is not None})
         self.remove_old_checkpoint()
 
     def remove_old_checkpoint(self) -> None:

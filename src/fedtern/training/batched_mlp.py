@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedtern.core.carried import NO_VALUES, Values
 from fedtern.core.layout import Vector
-from fedtern.federation.client_session import Job, Outcome
+from fedtern.federation.client_session import Job, Outcome, Scores
 from fedtern.training.local_training import LocalTraining
 
 
@@ -43,20 +44,26 @@ class BatchedMlpTraining:
         """Return whether this class can replace ``local``."""
         module = local.model.module
         examples = local.train_examples
+        if not _is_plain(local):
+            return False
         flat = examples.inputs.dim() == 2 or isinstance(next(module.children(), None), nn.Flatten)
         return flat and examples.augment is None and bool(_linear_layers(module))
 
-    def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
+    def train(
+        self, weights: Vector, jobs: Iterable[Job], carried: Values = NO_VALUES
+    ) -> Iterator[Outcome]:
         """Yield the outcome of each job, in order; all start from the same weights."""
         remaining = iter(jobs)
         while chunk := list(islice(remaining, self.together)):
             yield from self._train_chunk(weights, chunk)
 
-    def train_into(self, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
+    def train_into(
+        self, jobs: Sequence[Job], outcomes: Sequence[Outcome], carried: Values = NO_VALUES
+    ) -> None:
         """Do jobs, starting from the model's weights, and write into the outcomes' arrays."""
         trained = self.train(self.local.model.flat.numpy(), jobs)
         for outcome, targets in zip(trained, outcomes, strict=True):
-            for vector, target in zip(outcome, targets, strict=True):
+            for vector, target in zip(outcome[:3], targets[:3], strict=True):
                 if vector is not None and target is not None:
                     target[...] = vector
 
@@ -72,6 +79,8 @@ class BatchedMlpTraining:
         moments = torch.zeros_like(flat) if local.example_moments else None
         velocity = _stack([job.velocity for job in jobs], flat) if sgd.momentum else None
         restrictions = [local.restriction(job.client, job.round) for job in jobs]
+        # All jobs are of the same round, so they have the same learning rates.
+        factors = local.factors(jobs[0])
         for step in zip(*(local.batches(job) for job in jobs), strict=True):
             inputs, labels, shares = self._gather([indices for indices, _ in step])
             self._differentiate(flat, inputs, labels, shares, gradient, moments)
@@ -82,7 +91,7 @@ class BatchedMlpTraining:
                 direction = velocity.mul_(sgd.momentum).add_(direction)
             if any(restrictions):
                 direction = _restrict_rows(direction, restrictions)
-            flat.add_(direction, alpha=-sgd.learning_rate)
+            flat.add_(direction, alpha=-sgd.learning_rate * next(factors))
         if moments is not None:
             moments.mul_(sgd.reach**2)
         return [
@@ -160,12 +169,24 @@ class BatchedMlpTraining:
             offset += rows
         return views
 
-    def evaluate(self, weights: Vector) -> tuple[float, float]:
-        """Return mean loss and accuracy over all test examples."""
-        return self.local.evaluate(weights)
+    def evaluate(self, weights: Vector, carried: Values = NO_VALUES) -> Scores:
+        """Return mean loss and metrics over all test examples."""
+        return self.local.evaluate(weights, carried)
 
     def close(self) -> None:
         """Do nothing: there are no resources to release."""
+
+
+def _is_plain(local: LocalTraining) -> bool:
+    """Return whether clients minimise the cross-entropy of one label each by SGD, in float32."""
+    examples = local.train_examples
+    return (
+        local.model.objective.loss is None
+        and local.optimizer is None
+        and local.model.has_only_float32
+        and examples.labels.dim() == 1
+        and (examples.factor is not None or examples.inputs.dtype == torch.float32)
+    )
 
 
 def _linear_layers(module: nn.Module) -> list[tuple[int, int]]:

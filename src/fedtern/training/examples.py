@@ -15,19 +15,21 @@ from fedtern.data import Dataset
 from fedtern.data.dataset import Inputs, Labels
 from fedtern.training.augment import Augment, Transform
 
+_SMALL_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32)
+
 
 @dataclass(frozen=True, eq=False)
 class Examples:
     """Stored inputs and labels, which become batches for a model.
 
     A batch is augmented (if a generator is given), then transformed, then standardised with
-    ``inputs * factor + offset``.
+    ``inputs * factor + offset``. Without factor and offset, inputs are not standardised.
     """
 
     inputs: Tensor
     labels: Tensor
-    factor: Tensor
-    offset: Tensor
+    factor: Tensor | None
+    offset: Tensor | None
     augment: Augment | None = None
     transform: Transform | None = None
     _constants: dict[torch.Size, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
@@ -94,29 +96,35 @@ class Examples:
     def _standardised(self, inputs: Tensor) -> Tensor:
         if self.transform is not None:
             inputs = self.transform(inputs)
-        factor, offset = self._expanded_constants(inputs.shape[1:])
+        if self.factor is None or self.offset is None:
+            # Embeddings take no other integers.
+            return inputs.to(torch.int64) if inputs.dtype in _SMALL_INTEGERS else inputs
+        shape = inputs.shape[1:]
+        factor, offset = self._expanded_constants(shape, self.factor, self.offset)
         return torch.addcmul(offset, inputs.to(torch.float32), factor)
 
-    def _expanded_constants(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    def _expanded_constants(
+        self, shape: torch.Size, factor: Tensor, offset: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Return factor and offset in the shape of an example: broadcasting them is slow."""
         if shape not in self._constants:
-            factor = self.factor.expand(shape).contiguous()
-            offset = self.offset.expand(shape).contiguous()
+            factor = factor.expand(shape).contiguous()
+            offset = offset.expand(shape).contiguous()
             self._constants[shape] = factor, offset
         return self._constants[shape]
 
 
 def _tensors(
     dataset: Dataset, inputs: Inputs, labels: Labels, device: torch.device | str
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """Return inputs, labels, factor and offset as tensors."""
+    targets = _tensor(labels, device)
+    if targets.dtype in _SMALL_INTEGERS:
+        targets = targets.to(torch.int64)  # losses take no other class numbers
+    if not dataset.standardise:
+        return _tensor(inputs, device), targets, None, None
     factor, offset = dataset.constants()
-    return (
-        _tensor(inputs, device),
-        _tensor(labels, device),
-        _tensor(factor, device),
-        _tensor(offset, device),
-    )
+    return _tensor(inputs, device), targets, _tensor(factor, device), _tensor(offset, device)
 
 
 def _tensor(array: NDArray[Any], device: torch.device | str) -> Tensor:

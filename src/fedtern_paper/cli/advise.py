@@ -23,6 +23,7 @@ from fedtern.advice import (
 )
 from fedtern.advice import advise as recommend
 from fedtern.cli import console, fraction_option, report_errors
+from fedtern.data.metric_spec import MetricSpec
 from fedtern.report import format_bytes, method_label
 from fedtern.runs import RecordedRun, load_run
 from fedtern_paper.lessons import GUIDANCE
@@ -88,6 +89,10 @@ def _report_ignored_runs(
 ) -> None:
     """Print to standard error which of the runs in --runs had no part in the answer."""
     for run in own:
+        metric = MetricSpec.of_run(run.config)
+        if run.is_complete and metric != MetricSpec():
+            why = f"its metric is {metric.name}, and advice is about accuracy"
+            typer.echo(f"fedtern: {run.path} is ignored: {why}", err=True)
         if not run.is_complete:
             why = (
                 "its metrics.jsonl ends early, though the run is finished"

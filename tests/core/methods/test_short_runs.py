@@ -17,7 +17,7 @@ def test_fewer_rounds_have_a_finer_grid():
 
 
 @pytest.mark.parametrize(
-    ("rounds", "p"), [(50, 0.08), (200, 0.02), (1_600, 1 / 400), (10**6, 1 / 400)]
+    ("rounds", "p"), [(50, 0.16), (200, 0.04), (3_200, 1 / 400), (10**6, 1 / 400)]
 )
 def test_many_rounds_send_few_values_and_not_fewer_than_the_paper(rounds, p):
     method = for_rounds(rounds)

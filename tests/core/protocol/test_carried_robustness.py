@@ -321,6 +321,29 @@ def test_a_flat_snapshot_restores_a_client_with_local_arrays():
     assert client.arrays["n"].tolist() == [3]
 
 
+@pytest.mark.parametrize("make", [Server, lambda w, m, **o: Client(0, m, weights=w, **o)])
+def test_weights_are_copied_unless_the_caller_gives_them_away(make):
+    for copy, given in ((True, START.copy()), (False, START.copy()), (False, START.tolist())):
+        party = make(given, STC, copy=copy)
+        is_shared = (
+            np.shares_memory(party.weights, given) if isinstance(given, np.ndarray) else False
+        )
+        assert is_shared == (not copy and isinstance(given, np.ndarray))
+    frozen = START.copy()
+    frozen.flags.writeable = False
+    assert not np.shares_memory(make(frozen, STC, copy=False).weights, frozen)
+
+
+def test_arrays_given_to_from_arrays_are_never_changed():
+    model = {"w": START.copy(), "steps": np.array(1)}
+    server = Server.from_arrays(model, METHODS["sgd"])
+    client = Client.from_arrays(0, model, METHODS["sgd"])
+    server.receive(0, client.send_arrays({"w": START + 1, "steps": np.array(2)}).data)
+    client.receive(server.finish_round().data)
+    assert model["w"].tobytes() == START.tobytes()
+    assert model["steps"] == 1
+
+
 def bfloat16_bits(values: np.ndarray) -> np.ndarray:
     return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
 

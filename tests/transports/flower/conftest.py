@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
-collect_ignore = ["bowl", "direct.py"]  # an app that Flower runs, and helpers of the tests
+collect_ignore = [
+    "bowl",
+    "direct.py",
+    "patterns.py",
+]  # an app that Flower runs, and helpers of the tests
 
 sys.path.append(str(Path(__file__).parents[3] / "examples" / "flower"))
 

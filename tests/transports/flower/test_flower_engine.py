@@ -22,12 +22,13 @@ from fedtern import Environment
 from fedtern.cli import app
 from fedtern.data.hyperparameters import Sgd
 from fedtern.runs import Evaluation, Experiment
-from fedtern.training.tasks import get_task
+from fedtern.training.tasks import get_task, register_task
 from fedtern.transports.flower import engine, engine_node
 from fedtern.transports.flower.engine import EngineError, FlowerFederation
 from fedtern.transports.flower.engine_node import client_app
 from fedtern.transports.local.federation import Federation
 from fedtern.transports.local.simulation import federate
+from training.any_tasks import TASKS as ANY_TASKS
 
 # Warnings of Ray and Flower are about their own code.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -88,6 +89,27 @@ def test_client_apps_give_the_bytes_of_the_local_engine(monkeypatch, method):
     assert np.array_equal(local_weights, flower_weights)
     for name in ("loss", "up_bytes", "down_bytes", "up_bytes_paper", "down_bytes_paper"):
         assert getattr(local, name) == getattr(flower, name)
+
+
+@pytest.mark.parametrize("name", [name for name in ANY_TASKS if "local" not in name])
+def test_any_task_gives_the_bytes_of_the_local_engine(monkeypatch, name):
+    monkeypatch.setattr(engine, "Simulation", DirectSimulationThread)
+    register_task(ANY_TASKS[name])
+    environment = Environment(clients=8, participation=0.5, batch_size=6, split="iid")
+    experiment = Experiment.of(name, "stc:p_up=1/5,p_down=1/5,local_steps=2", environment)
+    local, local_weights = run_rounds(experiment, Federation)
+    flower, flower_weights = run_rounds(experiment, partial(FlowerFederation, experiment, None))
+    assert np.array_equal(local_weights, flower_weights)
+    for value in ("loss", "metrics", "up_bytes", "down_bytes"):
+        assert getattr(local, value) == getattr(flower, value)
+
+
+def test_buffers_that_stay_on_clients_are_refused():
+    register_task(ANY_TASKS["any-local"])
+    environment = Environment(clients=2, participation=1.0, split="iid")
+    experiment = Experiment.of("any-local", "stc", environment)
+    with pytest.raises(ValueError, match="engine 'flower' does not support carry=\"local\""):
+        run_rounds(experiment, partial(FlowerFederation, experiment, None))
 
 
 def test_failed_simulation_is_reported(monkeypatch):

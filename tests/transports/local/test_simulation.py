@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,12 +11,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import fedtern  # noqa: E402
-from fedtern import sgd, stc  # noqa: E402
+from fedtern import StoreError, sgd, stc  # noqa: E402
 from fedtern.data import Dataset  # noqa: E402
 from fedtern.data.environment import Environment  # noqa: E402
-from fedtern.training import get_task  # noqa: E402
+from fedtern.report.page import render  # noqa: E402
+from fedtern.runs import load_run, reopen_run  # noqa: E402
+from fedtern.training import Metric, get_task  # noqa: E402
 from fedtern.training.augment import CropFlip, pad  # noqa: E402
 from fedtern.transports.local.simulation import simulate  # noqa: E402
 
@@ -49,8 +53,7 @@ def test_a_module_with_arrays_can_be_simulated_and_stays_unchanged():
     assert [evaluation.iteration for evaluation in evaluations] == [25, 50, 60]
     assert evaluations[-1].accuracy > 0.85
     assert torch.equal(model[0].weight, before)
-    trained = {name: torch.from_numpy(weight) for name, weight in simulation.weights.items()}
-    model.load_state_dict(trained)
+    model.load_state_dict(simulation.weights)
     correct = model(torch.from_numpy(inputs[500:])).argmax(1).numpy() == labels[500:]
     assert correct.mean() == pytest.approx(evaluations[-1].accuracy)
 
@@ -58,7 +61,7 @@ def test_a_module_with_arrays_can_be_simulated_and_stays_unchanged():
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((nn.Linear(2, 2),), {}, "a module needs a Dataset as data"),
+        ((nn.Linear(2, 2),), {}, "a module needs data: a fedtern.data.Dataset"),
         (
             ("mlp-digits", sgd()),
             {},
@@ -69,9 +72,10 @@ def test_a_module_with_arrays_can_be_simulated_and_stays_unchanged():
         (("mlp-digits",), {"augment": CropFlip()}, "augment must not be set for task 'mlp"),
         (
             ("mlp-digits",),
-            {"method": "topk"},
-            r"such as fedtern.METHODS\['topk'\]\(\), got 'topk'",
+            {"method": "topkk"},
+            r"Unknown method 'topkk'. Did you mean 'topk'",
         ),
+        (("mlp-digits",), {"method": 3}, r"or a method such as fedtern.stc\(\), got 3"),
         (("mlp-digits",), {"environment": {}}, "must be a fedtern.Environment, got {}"),
         (("mlp-digits",), {"iterations": 0}, "must be at least 1, got 0 and None"),
     ],
@@ -97,3 +101,178 @@ def test_a_dataset_without_test_examples_is_an_error(digits):
     )
     with pytest.raises(ValueError, match="dataset 'digits' has no test examples; reserve some"):
         simulate(TASK.build(0), untested, iterations=1, learning_rate=0.1)
+
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((300, 6)).astype(np.float32)
+Y = (X.sum(1) > 0).astype(np.int64)
+FIVE = Environment(clients=5, participation=0.4, classes_per_client=2)
+
+
+def own(**options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2))
+    arguments = {"environment": FIVE, "iterations": 12, "learning_rate": 0.1, "evaluate_every": 4}
+    data = options.pop("data", (X, Y))
+    return simulate(model, data, "stc:p_up=1/5,p_down=1/5", **{**arguments, **options})
+
+
+def same_weights(a, b) -> bool:
+    return all(torch.equal(tensor, b[name]) for name, tensor in a.items())
+
+
+def test_a_method_can_be_given_by_name():
+    by_name = simulate("mlp-digits", method="stc:p_up=1/20", environment=FIVE, iterations=3)
+    by_object = simulate("mlp-digits", method=stc(1 / 20), environment=FIVE, iterations=3)
+    assert by_name.run().up_bytes == by_object.run().up_bytes
+
+
+def test_the_model_has_the_trained_weights_and_its_own_class():
+    simulation = own()
+    evaluation = simulation.run()
+    model = simulation.model
+    assert not model.training
+    assert int(model[1].num_batches_tracked) == 12
+    held_out = slice(9, None, 10)
+    correct = model(torch.from_numpy(X[held_out])).argmax(1).numpy() == Y[held_out]
+    assert correct.mean() == pytest.approx(evaluation.accuracy)
+    assert same_weights(model.state_dict(), simulation.weights)
+    assert simulation.evaluations[-1] == evaluation
+    assert (simulation.iteration, simulation.round) == (12, 12)
+
+
+@pytest.mark.parametrize("options", [{}, {"optimizer": torch.optim.Adam, "learning_rate": None}])
+def test_a_run_that_was_closed_is_resumed_to_the_same_weights(tmp_path, options):
+    whole = own(**options)
+    whole.run()
+    with own(out=tmp_path / "run", **options) as first:
+        next(first)
+    second = own(out=tmp_path / "run", resume=True, **options)
+    assert [evaluation.iteration for evaluation in second] == [8, 12]
+    assert [evaluation.iteration for evaluation in second.evaluations] == [4, 8, 12]
+    assert same_weights(second.weights, whole.weights)
+    third = own(out=tmp_path / "run", resume=True, **options)
+    assert list(third) == []
+    assert third.evaluations == second.evaluations
+    assert same_weights(third.weights, whole.weights)
+
+
+def test_the_run_directory_can_be_reported(tmp_path):
+    pytest.importorskip("plotly")
+    pytest.importorskip("jinja2")
+    metrics = [fedtern_metric("perplexity", "lower")]
+    simulation = own(out=tmp_path / "run", metrics=metrics, name="mine")
+    last = simulation.run()
+    run = load_run(tmp_path / "run")
+    assert run.is_complete
+    assert run.config["task"] == "mine"
+    assert run.config["metric"] == {"name": "perplexity", "best": "lower"}
+    page = render([run])
+    assert "Perplexity against iterations" in page
+    assert f"reached perplexity {last.metrics['perplexity']:.3g}" in page
+    assert "Accuracy against" not in page
+
+
+def fedtern_metric(name: str, best: str) -> Metric:
+    return Metric(name, nn.functional.cross_entropy, best=best, transform=math.exp)
+
+
+def test_a_run_that_stopped_early_is_complete(tmp_path):
+    class Stop:
+        def on_evaluation(self, simulation, _evaluation):
+            simulation.stop()
+
+    own(out=tmp_path / "run", callbacks=[Stop()]).run()
+    run = load_run(tmp_path / "run")
+    assert run.is_complete
+    assert run.last["iteration"] == run.config["stopped"] == 4
+    assert reopen_run(tmp_path / "run").final_evaluation().iteration == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "holds a run; pass resume=True to continue it, or choose another directory"),
+        ({"resume": True, "iterations": 13}, "holds experiment .*, not .*; choose another"),
+        ({"resume": True, "data": (X + 1, Y)}, "holds the run of another model, loss or other"),
+        ({"resume": True, "loss": nn.functional.cross_entropy}, "holds the run of another model"),
+    ],
+)
+def test_another_run_is_never_overwritten(tmp_path, options, message):
+    with own(out=tmp_path / "run") as first:
+        next(first)
+    with pytest.raises(StoreError, match=message):
+        own(out=tmp_path / "run", **options)
+
+
+def test_a_method_of_ones_own_can_be_recorded(tmp_path):
+    method = replace(stc(0.1, 0.1), name="", parameters={})
+    model = nn.Linear(6, 2)
+    simulation = simulate(
+        model, (X, Y), method, environment=FIVE, iterations=2, learning_rate=0.1, out=tmp_path / "r"
+    )
+    simulation.run()
+    assert load_run(tmp_path / "r").method["name"] == "own"
+
+
+def test_client_data_determines_clients_and_batch_size():
+    loaders = [
+        DataLoader(TensorDataset(torch.from_numpy(X[i::4]), torch.from_numpy(Y[i::4])), 16)
+        for i in range(4)
+    ]
+    simulation = own(client_data=loaders, data=(X[:50], Y[:50]), environment=None)
+    environment = simulation._federation.environment
+    assert (environment.clients, environment.cohort_size, environment.batch_size) == (4, 4, 16)
+    assert simulation._federation.split.sizes == (75, 75, 75, 75)
+    assert simulation.run().iteration == 12
+
+
+def test_few_classes_are_mixed_by_default():
+    environment = own(environment=None)._federation.environment
+    assert (environment.split, environment.clients) == ("iid", 100)
+
+
+def test_torch_threads_are_restored():
+    torch.set_num_threads(2)
+    seen = []
+
+    class Threads:
+        def on_round(self, _simulation):
+            seen.append(torch.get_num_threads())
+
+    own(callbacks=[Threads()], iterations=2).run()
+    assert torch.get_num_threads() == 2
+    own(callbacks=[Threads()], iterations=2, threads=3).run()
+    assert seen == [1, 1, 3, 3]
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threads": 0}, "threads must be at least 1, got 0"),
+        ({"resume": True}, "resume=True needs the run directory to continue: pass out"),
+        ({"device": "gpu"}, "Unknown device 'gpu'"),
+        ({"optimizer": torch.optim.Adam}, "pass either learning_rate or optimizer"),
+        ({"optimizer": 3, "learning_rate": None}, "optimizer must be a function, got 3"),
+        ({"schedule": 0.5}, "schedule must be a function, got 0.5"),
+        ({"data": (X, Y.astype(float))}, "cross-entropy, needs class numbers, but .* float64"),
+        ({"client_data": [(X, Y)]}, "environment has 5 clients, but client_data has the data of 1"),
+        ({"learning_rate": None}, "a module needs iterations and learning_rate"),
+    ],
+)
+def test_an_invalid_argument_of_a_module_is_an_error_with_the_reason(options, message):
+    with pytest.raises(ValueError, match=message):
+        own(**{**({"data": (X, Y)} if "client_data" in options else {}), **options})
+
+
+def test_a_task_can_be_given_another_optimiser():
+    simulation = simulate(
+        "logistic-digits", optimizer=torch.optim.Adam, environment=FIVE, iterations=5
+    )
+    assert simulation.run().iteration == 5
+
+
+def test_hyperparameters_of_sgd_are_refused_for_an_optimiser():
+    with pytest.raises(ValueError, match="'logistic-digits' has its own optimiser, so that learn"):
+        simulate("logistic-digits", optimizer=torch.optim.Adam, momentum=0.9)

@@ -219,7 +219,7 @@ def test_shares_of_an_evaluation_cover_all_chunks_once(monkeypatch):
     shares = [evaluate_share(local, share, 3) for share in range(3)]
     expected = [local.model.evaluate_batch(*batch) for batch in local.test_examples.chunks(4)]
     chunks = sorted(chunk for share in shares for chunk in share)
-    assert chunks == [(number, *chunk) for number, chunk in enumerate(expected)]
+    assert chunks == [(number, chunk) for number, chunk in enumerate(expected)]
 
 
 @pytest.mark.parametrize("method", [stc(0.1, 0.1, local_steps=2), sgd(), METHODS["structured"]()])

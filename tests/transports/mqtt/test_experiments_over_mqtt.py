@@ -16,7 +16,7 @@ pytest.importorskip("aiomqtt")
 from fedtern import Environment, Snapshot, Store, StoreError
 from fedtern.data.hyperparameters import Sgd
 from fedtern.runs import Experiment
-from fedtern.training.tasks import get_task
+from fedtern.training.tasks import get_task, register_task
 from fedtern.transports.local.simulation import federate
 from fedtern.transports.mqtt import Broker, RoundPolicy, Scheduled, join, serve
 from fedtern.transports.mqtt.experiment_client import ExperimentClient
@@ -25,8 +25,10 @@ from fedtern.transports.mqtt.experiment_server import (
     decode_experiment,
     encode_experiment,
 )
+from training.any_tasks import TASKS as ANY_TASKS
 
 SOME = Environment(clients=10, participation=0.5, classes_per_client=2, gamma=0.95)
+IID = Environment(clients=6, participation=0.5, batch_size=6, split="iid")
 
 
 def simulate_locally(experiment: Experiment) -> np.ndarray:
@@ -96,6 +98,70 @@ def test_an_experiment_gives_the_model_of_the_local_simulation(mosquitto, tmp_pa
     kept = Snapshot.from_bytes(host.run.model_path.read_bytes()).arrays
     assert np.concatenate([w.ravel() for w in kept.values()]).tobytes() == expected.tobytes()
     assert found[-1].up_bytes > found[0].up_bytes > 0
+
+
+@pytest.mark.parametrize("name", ["any-average", "any-adam", "any-bfloat16", "any-text"])
+def test_any_task_gives_the_model_of_the_local_simulation(mosquitto, tmp_path, name):
+    task = register_task(ANY_TASKS[name])
+    environment = IID
+    method = "stc:p_up=1/5,p_down=1/5,local_steps=2"
+    experiment = Experiment.of(name, method, environment, iterations=12, evaluate_every=4)
+    expected = simulate_locally(experiment)
+    host = asyncio.run(run_over_mqtt(experiment, mosquitto.port, tmp_path))
+    assert host.server.weights.tobytes() == expected.tobytes()
+    last = host.run.final_evaluation()
+    assert last.primary[0] == task.objective.primary.name
+    assert last.metrics == local_metrics(experiment)
+
+
+def local_metrics(experiment: Experiment) -> dict[str, float]:
+    task = get_task(experiment.task)
+    method = experiment.make_method()
+    with closing(
+        federate(task, task.load(), method, experiment.environment, experiment.sgd, seed=0)
+    ) as federation:
+        while federation.iteration < experiment.iterations:
+            federation.step()
+        return federation.evaluate().metrics
+
+
+def test_buffers_that_stay_on_clients_are_refused(tmp_path):
+    task = register_task(ANY_TASKS["any-local"])
+    experiment = Experiment.of(task.name, "stc", SOME)
+    for make in (
+        lambda: ExperimentClient(experiment, task.load(), 0, "same"),
+        lambda: ExperimentServer(experiment, task.load(), "same", tmp_path / "run"),
+    ):
+        with pytest.raises(ValueError, match="engine 'mqtt' does not support carry=\"local\""):
+            make()
+
+
+@pytest.mark.parametrize("killed_early", [False, True])
+def test_the_state_of_an_optimiser_survives_in_the_store(tmp_path, killed_early):
+    task = register_task(ANY_TASKS["any-adam"])
+    experiment = Experiment.of(task.name, "stc:p_up=1/20", IID)
+    server = ExperimentServer(experiment, task.load(), "same", tmp_path / "run").server
+    memory = ExperimentClient(experiment, task.load(), 1, "same")
+    for round in range(3):
+        sent = train_once(memory, round)
+        with Store(tmp_path / "client") as store:  # as after a restart
+            one = ExperimentClient(experiment, task.load(), 1, "same", store=store)
+            assert train_once(one, round, commit=not killed_early).data == sent.data
+        server.receive(1, sent.data)
+        broadcast = server.finish_round().data
+        memory.client.receive(broadcast)
+        with Store(tmp_path / "client") as store:
+            ExperimentClient(experiment, task.load(), 1, "same", store=store).client.receive(
+                broadcast
+            )
+
+
+def train_once(one: ExperimentClient, round: int, *, commit: bool = True):
+    delta = one.train(one.client.weights.copy(), round)
+    sent = one.client.send_delta(delta.values, delta.moments, delta.carried)
+    if commit:
+        one.uploaded(sent)
+    return sent
 
 
 def test_a_client_continues_from_its_store_wherever_it_was_killed(tmp_path):

@@ -5,7 +5,7 @@ between them. An *entry* is the change of one position by one update; its *key* 
 ``position * num_updates + update_index``.
 """
 
-from fedtern.core.kernels.backend import describe_kernels, kernels
+from fedtern.core.kernels.backend import describe_kernels, is_fallback, kernels
 from fedtern.core.kernels.selection import add_top_k, first_unsafe, top_k
 from fedtern.core.kernels.votes import count_votes
 
@@ -41,6 +41,7 @@ __all__ = [
     "encode_levels",
     "fill_ternary_values",
     "first_unsafe",
+    "is_fallback",
     "measure_keys",
     "measure_levels",
     "nest_keys",

@@ -52,3 +52,8 @@ def describe_kernels() -> str:
     from fedtern.core.kernels import compiled
 
     return f"native {compiled.version} ({compiled.instruction_set()})"
+
+
+def is_fallback() -> bool:
+    """Return whether the kernels in NumPy serve because the compiled ones are not installed."""
+    return kernels.NAME == "numpy" and os.environ.get(_VARIABLE, "") != "numpy"

@@ -10,7 +10,7 @@ from fedtern.core.methods.sparse import stc
 
 _FEWEST_ROUNDS_OF_STC = 50
 _LOWEST_RATE = 1 / 400
-_SENDS_PER_VALUE = 4  # on average over all rounds, up to the lowest rate
+_SENDS_PER_VALUE = 8  # on average over all rounds, up to the lowest rate
 
 
 def for_rounds(num_rounds: int, *, weighted: bool = True) -> Method:
@@ -20,7 +20,7 @@ def for_rounds(num_rounds: int, *, weighted: bool = True) -> Method:
     short federation there is no later. The rule is therefore:
 
     - below 50 rounds, ``grid``: every value, rounded to about two bits;
-    - from 50 rounds on, ``stc`` with p = 4 / rounds, and not less than the paper's 1/400.
+    - from 50 rounds on, ``stc`` with p = 8 / rounds, and not less than the paper's 1/400.
 
     Args:
         num_rounds: the planned number of rounds, each with several local steps.
@@ -30,7 +30,7 @@ def for_rounds(num_rounds: int, *, weighted: bool = True) -> Method:
         ValueError: the number of rounds is negative.
 
     >>> for_rounds(5).name, for_rounds(200).parameters["p_up"], for_rounds(10**6).parameters["p_up"]
-    ('grid', 0.02, 0.0025)
+    ('grid', 0.04, 0.0025)
     """
     rounds = operator.index(num_rounds)
     if rounds < 0:

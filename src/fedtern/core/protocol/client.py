@@ -40,6 +40,8 @@ class Client:
         initial: the same precision of the initial weights as the server's.
         federation: the same name as the server's.
         seed: random seed of the methods that use one.
+        copy: False to let the client change ``weights`` itself, if they are a float32 vector. This
+            saves memory.
 
     """
 
@@ -54,10 +56,11 @@ class Client:
         initial: Precision = "exact",
         federation: str = "",
         seed: int = 0,
+        copy: bool = True,
     ) -> None:
         if layout is None and weights is None:
             raise ValueError("Pass the layout or the initial weights, which determine the size.")
-        vector = None if weights is None else copy_vector(weights, layout)
+        vector = None if weights is None else copy_vector(weights, layout, copy=copy)
         if layout is None and vector is not None:
             layout = Layout.flat(vector.size)
         assert layout is not None  # one of the two was given
@@ -123,7 +126,8 @@ class Client:
         )
         parts = template.split(arrays)
         if is_initial:
-            options = {**options, "weights": parts.weights, "carried": parts.carried}
+            given = {"weights": parts.weights, "carried": parts.carried, "copy": False}
+            options = {**options, **given}
         client = cls(client_id, method, template.layout, **options)
         client._model = NamedModel(template, parts.local, template.fixed(arrays))
         return client

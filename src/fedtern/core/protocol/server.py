@@ -62,6 +62,8 @@ class Server:
         cohort: the clients that may upload in the first round; None if all may.
         cache_bytes: size limit of the cache of past broadcasts, from which returning clients
             catch up.
+        copy: False to let the server change ``weights`` itself, if they are a float32 vector. This
+            saves memory.
 
     """
 
@@ -78,8 +80,9 @@ class Server:
         seed: int = 0,
         cohort: Iterable[int] | None = None,
         cache_bytes: int | None = None,
+        copy: bool = True,
     ) -> None:
-        vector = copy_vector(weights, layout)
+        vector = copy_vector(weights, layout, copy=copy)
         self.terms = Terms(layout or Layout.flat(vector.size), method)
         check_finite(vector, self.terms.layout)
         values = check_carried(carried, self.terms.layout)
@@ -142,7 +145,8 @@ class Server:
             bfloat16=bfloat16,
         )
         parts = template.split(arrays)
-        server = cls(parts.weights, method, template.layout, carried=parts.carried, **options)
+        options = {**options, "carried": parts.carried, "copy": False}
+        server = cls(parts.weights, method, template.layout, **options)
         server._model = NamedModel(template, parts.local, template.fixed(arrays))
         return server
 

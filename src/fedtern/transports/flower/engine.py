@@ -26,7 +26,7 @@ from fedtern.transports.flower.metrics import num_examples_in
 from fedtern.transports.flower.run_totals import RunTotals
 from fedtern.transports.flower.session import Session
 from fedtern.transports.local.federation import Exchange, Federation, UploadSize
-from fedtern.transports.local.trainers import available_cores
+from fedtern.transports.local.trainers import available_cores, require_shared_buffers
 
 T = TypeVar("T")
 _TIMEOUT = 3600.0
@@ -136,6 +136,7 @@ class FlowerFederation(Federation):
         self, experiment: Experiment, data_dir: str | None, *arguments: Any, **options: Any
     ) -> None:
         super().__init__(*arguments, **{**options, "workers": 0})
+        require_shared_buffers(self.model, "flower")
         self._simulation = Simulation(experiment, data_dir)
         self._session: Session | None = None
 

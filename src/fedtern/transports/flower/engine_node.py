@@ -10,13 +10,11 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedtern.core.layout import Vector
 from fedtern.core.protocol import Sent, Terms
 from fedtern.core.snapshot import Snapshot
 from fedtern.federation.client_session import ClientSession, Trainer
 from fedtern.federation.interfaces import ClientLike
 from fedtern.runs import Experiment
-from fedtern.training.flat import FlatModel
 from fedtern.training.tasks import get_task
 from fedtern.transports.flower.federation_spec import FederationSpec
 from fedtern.transports.flower.mod import find_request
@@ -32,13 +30,13 @@ class _LoadedExperiment(NamedTuple):
     Attributes:
         trainer: Trains one client at a time.
         num_examples: Number of training examples of each client.
-        initial_weights: Weights of the initial model.
+        initial_model: The initial model.
 
     """
 
     trainer: Trainer
     num_examples: tuple[int, ...]
-    initial_weights: Vector
+    initial_model: InitialModel
 
 
 def client_app(experiment: Experiment, data_dir: str | None) -> ClientApp:
@@ -60,7 +58,7 @@ def _load(experiment_json: str, data_dir: str | None) -> _LoadedExperiment:
     dataset = task.load(data_dir)
     # As in the local engine: sums by several threads differ in their last bits.
     torch.set_num_threads(1)
-    model = FlatModel(task.build(experiment.seed))
+    model = task.flat_model(experiment.seed)
     local = make_local_training(
         model,
         task.examples(dataset),
@@ -69,9 +67,12 @@ def _load(experiment_json: str, data_dir: str | None) -> _LoadedExperiment:
         environment,
         experiment.sgd,
         experiment.seed,
+        optimizer=task.optimizer,
+        schedule=task.schedule,
     )
     trainer = choose_trainer(local, workers=0)
-    return _LoadedExperiment(trainer, local.split.sizes, model.weights)
+    initial = InitialModel(model.weights, model.carried)
+    return _LoadedExperiment(trainer, local.split.sizes, initial)
 
 
 def _handle(
@@ -81,7 +82,7 @@ def _handle(
     if data is None:
         raise ValueError("the message has no request of fedtern")
     loaded = _load(experiment_json, data_dir)
-    node = Node(message, context, lambda _spec: InitialModel(loaded.initial_weights))
+    node = Node(message, context, lambda _spec: loaded.initial_model)
     return node.handle(data, partial(_train, loaded, message, context))
 
 
@@ -108,4 +109,6 @@ def _train(
     num_examples = loaded.num_examples[client.client_id]
     content = RecordDict({"metrics": MetricRecord({"num-examples": num_examples})})
     reply = Message(content, reply_to=message)
-    return WorkResult(reply, outcome.delta, outcome.moments, on_sent=commit)
+    return WorkResult(
+        reply, outcome.delta, outcome.moments, on_sent=commit, carried=outcome.carried
+    )

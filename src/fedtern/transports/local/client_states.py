@@ -7,20 +7,21 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedtern.core.layout import Vector
-
-Vectors = dict[str, Vector]
+Vectors = dict[str, NDArray[Any]]
+"""Flat arrays by name: float32 vectors, or bytes that only a trainer understands."""
 
 
 class _Slot(NamedTuple):
     """A place in the file of spilled vectors."""
 
     offset: int  # bytes
-    size: int  # number of float32 values
+    nbytes: int
+    dtype: np.dtype[Any]
 
 
 class ClientStates:
@@ -40,7 +41,7 @@ class ClientStates:
         self.nbytes = 0  # in memory
         self._in_memory: OrderedDict[int, Vectors] = OrderedDict()  # idle longest first
         self._spilled: dict[int, dict[str, _Slot]] = {}
-        self._free_slots: list[_Slot] = []
+        self._free_slots: list[_Slot] = []  # their dtypes are those of the last use
         self._file_size = 0
         # Not a context manager: an anonymous file cannot be opened again.
         self._file = None if limit is None else tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
@@ -74,7 +75,7 @@ class ClientStates:
 
     def items(self) -> Iterator[tuple[int, Vectors]]:
         """Yield each client with a state, in ascending order; vectors on disk are memory-mapped."""
-        disk = np.memmap(self._file, np.float32, "r") if self._spilled and self._file else None
+        disk = np.memmap(self._file, np.uint8, "r") if self._spilled and self._file else None
         for client in sorted([*self._in_memory, *self._spilled]):
             slots = self._spilled.get(client, {})
             if disk is not None and slots:
@@ -89,28 +90,28 @@ class ClientStates:
         if self._file is not None:
             self._file.close()
 
-    def _read(self, slot: _Slot) -> Vector:
+    def _read(self, slot: _Slot) -> NDArray[Any]:
         assert self._file is not None  # vectors are spilled only with a limit
         self._file.seek(slot.offset)
-        return np.frombuffer(bytearray(self._file.read(4 * slot.size)), np.float32)
+        return np.frombuffer(bytearray(self._file.read(slot.nbytes)), slot.dtype)
 
-    def _write(self, vector: Vector) -> _Slot:
+    def _write(self, vector: NDArray[Any]) -> _Slot:
         assert self._file is not None  # vectors are spilled only with a limit
-        slot = next((free for free in self._free_slots if free.size == vector.size), None)
-        if slot is None:
-            slot = _Slot(self._file_size, vector.size)
+        free = next((slot for slot in self._free_slots if slot.nbytes == vector.nbytes), None)
+        if free is None:
+            slot = _Slot(self._file_size, vector.nbytes, vector.dtype)
             self._file_size += vector.nbytes
         else:
-            self._free_slots.remove(slot)
+            self._free_slots.remove(free)
+            slot = free._replace(dtype=vector.dtype)
         self._file.seek(slot.offset)
         self._file.write(vector.tobytes())
         self._file.flush()
         return slot
 
 
-def _mapped(disk: np.memmap[tuple[int], np.dtype[np.float32]], slot: _Slot) -> Vector:
-    start = slot.offset // 4
-    return disk[start : start + slot.size].view(np.ndarray)
+def _mapped(disk: np.memmap[tuple[int], np.dtype[np.uint8]], slot: _Slot) -> NDArray[Any]:
+    return disk[slot.offset : slot.offset + slot.nbytes].view(np.ndarray).view(slot.dtype)
 
 
 def _nbytes(vectors: Vectors) -> int:

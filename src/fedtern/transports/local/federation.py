@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import groupby, islice
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtern.core.analytic import analytic_bits
+from fedtern.core.carried import NO_VALUES, Values, changed_values, check_carried
 from fedtern.core.methods import Method
 from fedtern.core.protocol import Client, Server, Uplink
 from fedtern.core.protocol.catchup import read_server_message
@@ -24,11 +27,13 @@ from fedtern.federation.meter import Meter, Traffic
 from fedtern.runs import Evaluation
 from fedtern.training.examples import Examples
 from fedtern.training.flat import FlatModel
+from fedtern.training.optimizers import OptimizerFactory, Schedule
 from fedtern.transports.local.client_states import ClientStates, Vectors
 from fedtern.transports.local.trainers import choose_trainer, make_local_training
 
 _FEEDBACK = "feedback."  # prefix of the arrays of a client's feedback state
 _VELOCITY = "training.velocity"
+_STATE = "training.state"
 _WITNESS = (1 << 64) - 1  # client id of the witness
 
 
@@ -81,6 +86,8 @@ class Federation:
         memory_bytes: Memory for residuals and momentum; the rest is kept on disk.
         spill_directory: Directory of the file for that rest.
         workers: Processes that train in parallel; by default as many as are useful.
+        optimizer: Makes an optimiser of torch, which replaces SGD.
+        schedule: Factor of the learning rate at each iteration.
 
     """
 
@@ -100,16 +107,29 @@ class Federation:
         memory_bytes: int | None = None,
         spill_directory: Path | None = None,
         workers: int | None = None,
+        optimizer: OptimizerFactory | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         self.environment = environment
         self.split = split
         self.seed = seed
-        self.server = Server(model.weights, method, model.layout, seed=seed)
-        local = make_local_training(
-            model, examples, split, self.server.terms, environment, sgd, seed
+        self.model = model
+        carried = model.carried
+        self.initial_weights = model.weights
+        self.server = Server(model.weights, method, model.layout, seed=seed, carried=carried)
+        self._local = make_local_training(
+            model,
+            examples,
+            split,
+            self.server.terms,
+            environment,
+            sgd,
+            seed,
+            optimizer=optimizer,
+            schedule=schedule,
         )
-        self.trainer = choose_trainer(local, workers)
-        self.witness = Client(_WITNESS, method, model.layout, model.weights)
+        self.trainer = choose_trainer(self._local, workers)
+        self.witness = Client(_WITNESS, method, model.layout, model.weights, carried=carried)
         self.meter = Meter()
         self._states = ClientStates(memory_bytes, spill_directory)
         self._sizes = split.sizes
@@ -158,7 +178,9 @@ class Federation:
         # Worker processes, if there are any, have started when train() returns. This process
         # alternates between downloads and uploads in small steps, so that no worker has to wait
         # for a long piece of its work.
-        outcomes = self.trainer.train(self.witness.weights, (self._job(i) for i in cohort))
+        outcomes = self.trainer.train(
+            self.witness.weights, (self._job(i) for i in cohort), self.witness.carried
+        )
         remaining = (self._download(i) for i in cohort)
         downloads = list(islice(remaining, self.trainer.together))
         uploads = []
@@ -183,7 +205,9 @@ class Federation:
     def _training_session(self, i: int, vectors: Vectors) -> ClientSession:
         """Return a client's training session in its state after the last upload."""
         method = self.server.terms.method
-        return ClientSession(i, method, int(self._batches[i]), vectors.get(_VELOCITY))
+        return ClientSession(
+            i, method, int(self._batches[i]), vectors.get(_VELOCITY), vectors.get(_STATE)
+        )
 
     def _job(self, i: int) -> Job:
         with self.meter.phase("states"):
@@ -201,10 +225,11 @@ class Federation:
             if name.startswith(_FEEDBACK)
         }
         uplink = Uplink(i, self.server.terms, self.seed, feedback)
+        changed = self._changed_tensors(outcome)
         with self.meter.phase("compress"):
             update, after = uplink.compress(outcome.delta, self.server.round, outcome.moments)
         with self.meter.phase("encode"):
-            sent = uplink.seal(update, after, self.witness.stamp, self.server.round)
+            sent = uplink.seal(update, after, self.witness.stamp, self.server.round, changed)
         with self.meter.phase("decode"):
             self.server.receive(i, sent.data, num_examples=self._sizes[i])
         session = self._training_session(i, vectors)
@@ -213,10 +238,19 @@ class Federation:
         kept: Vectors = {f"{_FEEDBACK}{name}": vector for name, vector in after.items()}
         if session.velocity is not None:
             kept[_VELOCITY] = session.velocity
+        if session.state is not None:
+            kept[_STATE] = session.state
         with self.meter.phase("states"):
             self._states.put(i, kept)
         paper_bits = analytic_bits(method.up, self.server.terms.layout, sent=count_entries(update))
         return UploadSize(len(sent.data), paper_bits)
+
+    def _changed_tensors(self, outcome: Outcome) -> Values:
+        """Return the carried tensors that a client's training has changed."""
+        if outcome.carried is None:
+            return NO_VALUES
+        values = check_carried(outcome.carried, self.server.terms.layout)
+        return changed_values(values, self.witness.carried)
 
     def close(self) -> None:
         """End the worker processes, if there are any."""
@@ -225,23 +259,38 @@ class Federation:
     def evaluate(self) -> Evaluation:
         """Evaluate the model of the clients and return it with the traffic and time so far."""
         with self.meter.phase("evaluate"):
-            loss, accuracy = self.trainer.evaluate(self.witness.weights)
+            scores = self.trainer.evaluate(self.witness.weights, self._buffers())
         up = self.meter.up
         down = self.meter.down
         return Evaluation(
             iteration=self.iteration,
             round=self.server.round,
-            loss=loss,
-            accuracy=accuracy,
+            loss=scores.loss,
+            accuracy=scores.metrics.get("accuracy", math.nan),
             up_bytes=up.total,
             down_bytes=down.total,
             up_bytes_mean=up.mean,
             down_bytes_mean=down.mean,
             up_bytes_paper=up.paper,
             down_bytes_paper=down.paper,
-            dense_bytes=4 * self.server.terms.layout.size * self.iteration,
+            dense_bytes=self.server.terms.layout.nbytes * self.iteration,
             seconds=dict(self.meter.seconds),
+            metrics=scores.metrics,
         )
+
+    def _buffers(self) -> dict[str, NDArray[Any]]:
+        """Return the buffers of an evaluation: carried ones, and means of those on the clients."""
+        if not self._local.model.local_buffers:
+            return self.witness.carried
+        return self._local.mean_buffers(
+            vectors[_STATE] for _, vectors in self._states.items() if _STATE in vectors
+        )
+
+    def trained_model(self) -> FlatModel:
+        """Return the model of this process with the clients' current weights and buffers."""
+        self.model.load(self.witness.weights)
+        self.model.load_buffers(self._buffers())
+        return self.model
 
     def snapshot(self) -> Snapshot:
         """Return the whole state, for ``restore``."""

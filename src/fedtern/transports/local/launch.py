@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 from fedtern.runs import Evaluation, RunDirectory
 from fedtern.training.tasks import get_task
-from fedtern.transports.local.federation import Federation, advance
+from fedtern.transports.local.federation import Federation
 from fedtern.transports.local.simulation import federate
-
-# Saving large states is slow; it may take at most this share of the time.
-_CHECKPOINT_SHARE = 1 / 50
+from fedtern.transports.local.training_loop import resume, train_federation
 
 
 def train_run(
@@ -55,6 +52,7 @@ def train_run(
         return
     experiment = run.experiment
     task = get_task(experiment.task)
+    sgd = task.check_sgd(experiment.sgd)
     dataset = task.load(data_dir)
     # Before the directory is created: an impossible split leaves nothing on the disk.
     split = experiment.environment.split_dataset(dataset, experiment.seed)
@@ -67,7 +65,7 @@ def train_run(
             dataset,
             experiment.make_method(),
             experiment.environment,
-            experiment.sgd,
+            sgd,
             seed=experiment.seed,
             device=device,
             split=split,
@@ -77,59 +75,16 @@ def train_run(
             make=make_federation,
         )
         with closing(federation):
-            evaluated = _resume(run, federation)
-            run.write_setup(split, dataset, federation.server.terms.layout.size)
-            yield from _train(run, federation, evaluated, checkpoint_seconds, stopped, progress)
-
-
-def _resume(run: RunDirectory, federation: Federation) -> int:
-    """Restore the checkpoint, if there is one; return the iteration of the last evaluation."""
-    snapshot = run.load_checkpoint()
-    if snapshot is not None:
-        try:
-            federation.restore(snapshot)
-        except (KeyError, TypeError, ValueError) as error:
-            raise run.damaged_checkpoint(error) from error
-    kept = run.resume_metrics(lambda found: found.iteration <= federation.iteration)
-    return max((found.iteration for found in kept), default=0)
-
-
-def _train(
-    run: RunDirectory,
-    federation: Federation,
-    evaluated: int,
-    checkpoint_seconds: float,
-    stopped: Callable[[], bool],
-    progress: Callable[[Federation], None],
-) -> Iterator[Evaluation]:
-    total = run.experiment.iterations
-    saved = time.monotonic()
-    pause = checkpoint_seconds
-    while federation.iteration < total and not stopped():
-        found = advance(federation, total, run.experiment.evaluate_every)
-        if found is not None:
-            evaluated = found.iteration
-            run.record(found)
-            yield found
-        progress(federation)
-        if federation.resumable and time.monotonic() - saved > pause:
-            pause = max(checkpoint_seconds, _save(run, federation) / _CHECKPOINT_SHARE)
-            saved = time.monotonic()
-    if federation.iteration >= total:
-        if evaluated < total:  # a kill came after the last checkpoint, before the evaluation
-            found = federation.evaluate()
-            run.record(found)
-            yield found
-        server = federation.server
-        model = server.terms.layout.unflatten(server.weights)
-        run.finish(model, federation.snapshot().digest)
-    elif federation.resumable:
-        _save(run, federation)
-
-
-def _save(run: RunDirectory, federation: Federation) -> float:
-    """Write a checkpoint; return the seconds it took."""
-    begin = time.monotonic()
-    with federation.meter.phase("save"):
-        run.save_checkpoint(federation.snapshot())
-    return time.monotonic() - begin
+            evaluated = resume(run, federation)
+            size = federation.server.terms.layout.size
+            run.write_setup(split, dataset, size, task.objective.primary)
+            yield from train_federation(
+                federation,
+                experiment.iterations,
+                experiment.evaluate_every,
+                run,
+                evaluated=evaluated,
+                checkpoint_seconds=checkpoint_seconds,
+                stopped=stopped,
+                progress=progress,
+            )

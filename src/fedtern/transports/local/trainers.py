@@ -16,6 +16,7 @@ from fedtern.training.batched_mlp import BatchedMlpTraining
 from fedtern.training.examples import Examples
 from fedtern.training.flat import FlatModel
 from fedtern.training.local_training import LocalTraining
+from fedtern.training.optimizers import OptimizerFactory, Schedule
 from fedtern.transports.local.workers import ParallelTraining
 
 # Below this number of parameters, a message to another process takes longer than a step.
@@ -32,6 +33,9 @@ def make_local_training(
     environment: Environment,
     sgd: Sgd,
     seed: int,
+    *,
+    optimizer: OptimizerFactory | None = None,
+    schedule: Schedule | None = None,
 ) -> LocalTraining:
     """Return the training of single clients in a federation, for any transport.
 
@@ -43,9 +47,21 @@ def make_local_training(
         environment: gives the batch size.
         sgd: hyperparameters. The momentum is ignored if the method's feedback rule has its own.
         seed: seed of the experiment.
+        optimizer: makes an optimiser of torch, which replaces SGD.
+        schedule: factor of the learning rate at each iteration.
+
+    Raises:
+        ValueError: the method needs SGD, or the optimiser's state cannot be kept for each client.
 
     """
     method = terms.method
+    if optimizer is not None and (
+        method.up.feedback.uses_moments or terms.subspace_compressor is not None
+    ):
+        raise ValueError(
+            f"method {method.name!r} changes the steps of SGD and does not work with another"
+            " optimiser; leave optimizer out, or choose another method"
+        )
     momentum_in_feedback = method.momentum == "feedback"
     return LocalTraining(
         model,
@@ -56,8 +72,25 @@ def make_local_training(
         local_steps=method.local_steps,
         example_moments=method.up.feedback.uses_moments,
         restriction=lambda client, round: Uplink(client, terms, seed).restriction(round),
+        optimizer=optimizer,
+        schedule=schedule,
         seed=seed,
     )
+
+
+def require_shared_buffers(model: FlatModel, engine: str) -> None:
+    """Raise if clients keep buffers of their own, which the server of an engine cannot evaluate.
+
+    Raises:
+        ValueError: the model's buffers stay on the clients.
+
+    """
+    if model.local_buffers:
+        raise ValueError(
+            f'engine {engine!r} does not support carry="local": its server has no values of'
+            f" {model.local_buffers[0]!r} to evaluate the model with; use the local engine, or"
+            ' carry="average"'
+        )
 
 
 def choose_trainer(local: LocalTraining, workers: int | None = None) -> Trainer:

@@ -22,15 +22,20 @@ from enum import IntEnum
 from itertools import islice
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from fedtern.core.carried import NO_VALUES, Values
 from fedtern.core.errors import FedternError
 from fedtern.core.layout import Vector
-from fedtern.federation.client_session import Job, Outcome
+from fedtern.federation.client_session import Blob, Job, Outcome, Scores
 from fedtern.training.batched_mlp import BatchedMlpTraining
 from fedtern.training.local_training import LocalTraining
+from fedtern.training.objective import BatchScores
+from fedtern.training.packing import Packing
 from fedtern.transports.local.shared_vectors import SharedVectors
 
 _TEST_CHUNK = 1000  # test examples in a forward pass
@@ -38,6 +43,76 @@ _REQUESTS_PER_WORKER = 2  # so that the next request is there when a worker has 
 _VECTORS_PER_JOB = 4  # old velocity, delta, new velocity, moments
 _VECTORS_PER_CLIENT = 3  # that stay in shared memory between rounds; others are copied
 _SHARES_PER_WORKER = 8  # of the test examples, so that all workers end at about the same time
+
+
+class JobBlobs(NamedTuple):
+    """Views of a job's shared memory, for everything that is not a vector of the model's size.
+
+    Attributes:
+        carried: carried tensors after training.
+        old_state: the client's state before training.
+        state: the client's state after training.
+
+    """
+
+    carried: Blob
+    old_state: Blob
+    state: Blob
+
+
+class SharedModel:
+    """The model that jobs start from and the blobs of jobs, in shared memory.
+
+    Args:
+        local: the training, which determines the sizes.
+        max_jobs: number of jobs that can have blobs at the same time.
+
+    """
+
+    def __init__(self, local: LocalTraining, max_jobs: int) -> None:
+        self.weights = SharedVectors(local.model.layout.size, 1)[0]
+        self.carried_packing = Packing.of(local.model.carried)
+        # Evaluations also need the buffers that clients keep, as far as this process knows them.
+        self.buffers_packing = Packing.of(
+            {**local.model.carried, **local.model.buffer_arrays(local.model.local_buffers)}
+        )
+        self._buffers = _blob(SharedVectors(self.buffers_packing.nbytes // 4, 1)[0])
+        self._sizes = (self.carried_packing.nbytes, *[local.state_packing.nbytes] * 2)
+        self._pool = SharedVectors(sum(self._sizes) // 4, max_jobs) if any(self._sizes) else None
+
+    def store(self, weights: Vector, buffers: Values) -> None:
+        """Set the model that the next jobs start from."""
+        self.weights[...] = weights
+        views = self.buffers_packing.views(self._buffers)
+        for name, array in buffers.items():
+            views[name][...] = array
+
+    def carried(self) -> dict[str, NDArray[Any]]:
+        """Return views of the carried tensors that jobs start from."""
+        views = self.buffers_packing.views(self._buffers)
+        return {spec.name: views[spec.name] for spec in self.carried_packing.arrays}
+
+    def buffers(self) -> dict[str, NDArray[Any]]:
+        """Return views of the buffers of an evaluation."""
+        return self.buffers_packing.views(self._buffers)
+
+    def take(self) -> tuple[Vector | None, int]:
+        """Return unused memory for a job's blobs and its index; None and -1 if none is needed."""
+        if self._pool is None:
+            return None, -1
+        memory = self._pool.take()
+        return memory, self._pool.index(memory)
+
+    def blobs(self, index: int) -> JobBlobs | None:
+        """Return the blobs at an index; None for -1."""
+        if self._pool is None or index < 0:
+            return None
+        ends = np.cumsum(self._sizes)[:-1]
+        return JobBlobs(*np.split(_blob(self._pool[index]), ends))
+
+
+def _blob(vector: Vector) -> Blob:
+    return vector.view(np.uint8)
 
 
 # Requests and replies.
@@ -51,11 +126,12 @@ class Kind(IntEnum):
     STOP = 2
 
 
-# kind, number, count, and seven arguments:
-#   TRAIN: client, position, round, and the indices of the shared vectors: old velocity, delta, new
-#     velocity, moments (-1 for none);
+# kind, number, count, and nine arguments:
+#   TRAIN: client, position, round, the indices of the shared vectors: old velocity, delta, new
+#     velocity, moments (-1 for none), the index of the job's blobs (-1 for none), and whether the
+#     client has a state;
 #   EVALUATE: a share of the test examples, the number of shares.
-_ARGUMENTS = 7
+_ARGUMENTS = 9
 _REQUEST = struct.Struct(f"<{3 + _ARGUMENTS}q")
 
 
@@ -63,8 +139,7 @@ class ChunkResult(NamedTuple):
     """The evaluation of one chunk of test examples."""
 
     number: int
-    loss: float  # sum over the examples
-    correct: float  # number of correct predictions
+    scores: BatchScores
 
 
 class _Reply(NamedTuple):
@@ -90,7 +165,7 @@ class _RequestPipe(NamedTuple):
 
 def work(
     training: LocalTraining | BatchedMlpTraining,
-    weights: Vector,
+    model: SharedModel,
     vectors: SharedVectors,
     requests: _RequestPipe,
     replies: Connection,
@@ -101,7 +176,7 @@ def work(
 
     Args:
         training: trains the jobs.
-        weights: the weights to start from, in shared memory.
+        model: the model to start from, in shared memory.
         vectors: the shared vectors of jobs.
         requests: descriptors of the pipe of requests.
         replies: the connection for replies.
@@ -119,7 +194,7 @@ def work(
         # The parent interrupts workers; without this, they would move to cores with cold caches.
         os.sched_setaffinity(0, {core})
     local = training.local
-    local.model.share_memory(weights)
+    local.model.share_memory(model.weights)
     while request := os.read(requests.read, _REQUEST.size):
         kind, number, count, *arguments = _REQUEST.unpack(request)
         if kind == Kind.STOP:
@@ -128,9 +203,11 @@ def work(
         try:
             if kind == Kind.TRAIN:
                 more = _REQUEST.iter_unpack(_read(requests.read, (count - 1) * _REQUEST.size))
-                jobs = [_job(vectors, *each) for each in (arguments, *(m[3:] for m in more))]
-                training.train_into(*zip(*jobs, strict=True))
+                jobs = [_job(model, vectors, *each) for each in (arguments, *(m[3:] for m in more))]
+                wanted, outcomes = zip(*jobs, strict=True)
+                training.train_into(wanted, outcomes, model.carried())
             else:
+                local.model.load_buffers(model.buffers())
                 result = evaluate_share(local, *arguments[:2])
         except Exception as error:
             result = _picklable(error)
@@ -149,13 +226,26 @@ def _read(descriptor: int, size: int) -> bytes:
 
 
 def _job(
-    vectors: SharedVectors, client: int, position: int, round: int, *indices: int
+    model: SharedModel,
+    vectors: SharedVectors,
+    client: int,
+    position: int,
+    round: int,
+    *indices: int,
 ) -> tuple[Job, Outcome]:
     """Return the job of a request, and the arrays for its outcome."""
-    old_velocity, delta, velocity, moments = indices
+    old_velocity, delta, velocity, moments, blobs_index, has_state = indices
+    blobs = model.blobs(blobs_index)
+    old_state = blobs.old_state if blobs is not None and has_state else None
     return (
-        Job(client, position, round, _vector(vectors, old_velocity)),
-        Outcome(vectors[delta], _vector(vectors, velocity), _vector(vectors, moments)),
+        Job(client, position, round, _vector(vectors, old_velocity), old_state),
+        Outcome(
+            vectors[delta],
+            _vector(vectors, velocity),
+            _vector(vectors, moments),
+            None if blobs is None else model.carried_packing.views(blobs.carried),
+            blobs.state if blobs is not None and blobs.state.size else None,
+        ),
     )
 
 
@@ -166,7 +256,7 @@ def _vector(vectors: SharedVectors, index: int) -> Vector | None:
 def evaluate_share(local: LocalTraining, share: int, shares: int) -> list[ChunkResult]:
     """Evaluate one of several shares of the test examples."""
     return [
-        ChunkResult(share + i * shares, *local.model.evaluate_batch(*batch))
+        ChunkResult(share + i * shares, local.model.evaluate_batch(*batch))
         for i, batch in enumerate(local.test_examples.chunks(_TEST_CHUNK, share, shares))
     ]
 
@@ -195,6 +285,7 @@ class _Buffers:
 
     outcome: Outcome
     old_velocity: Vector | None
+    memory: Vector | None  # of the job's blobs
 
 
 class _Finished(NamedTuple):
@@ -224,8 +315,8 @@ class ParallelTraining:
         if self.together > 1:
             workers = 1
         size = self.local.model.layout.size
-        self._weights = SharedVectors(size, 1)[0]
         self._max_requests = _REQUESTS_PER_WORKER * workers
+        self._model = SharedModel(self.local, self._max_requests * self.together)
         self._reserved = _VECTORS_PER_JOB * self._max_requests * self.together
         self._vectors = _shared_vectors(size, len(self.local.split), self._reserved)
         self._pending: dict[int, _Buffers | None] = {}  # by number of the request
@@ -251,7 +342,7 @@ class ParallelTraining:
         inherited = [*(worker.replies for worker in self._workers), ours]
         process = context.Process(
             target=work,
-            args=(training, self._weights, self._vectors, requests, theirs, inherited, core),
+            args=(training, self._model, self._vectors, requests, theirs, inherited, core),
             daemon=True,
         )
         process.start()
@@ -260,14 +351,16 @@ class ParallelTraining:
         self._workers.append(worker)
         self._selector.register(ours, selectors.EVENT_READ, worker)
 
-    def train(self, weights: Vector, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        """Return the outcomes of jobs, in order; all start from the same weights.
+    def train(
+        self, weights: Vector, jobs: Iterable[Job], carried: Values = NO_VALUES
+    ) -> Iterator[Outcome]:
+        """Return the outcomes of jobs, in order; all start from the same model.
 
         Workers start before this returns, so the caller can do other work before it asks for the
         first outcome.
         """
         self._drain()
-        self._weights[...] = weights
+        self._model.store(weights, carried)
         remaining = iter(jobs)
         first = self._next_number
         self._send_jobs(remaining)
@@ -306,22 +399,39 @@ class ParallelTraining:
         if momentum and job.velocity is not None:
             old_velocity = self._vectors.adopt(job.velocity)
         moments = take() if self.local.example_moments else None
-        outcome = Outcome(take(), take() if momentum else None, moments)
+        memory, blobs_index = self._model.take()
+        blobs = self._model.blobs(blobs_index)
+        if blobs is not None and job.state is not None:
+            blobs.old_state[...] = job.state
+        velocity = take() if momentum else None
+        outcome = Outcome(
+            take(),
+            velocity,
+            moments,
+            None if blobs is None else self._model.carried_packing.views(blobs.carried),
+            None if blobs is None else blobs.state,
+        )
         indices = [
             -1 if vector is None else self._vectors.index(vector)
-            for vector in (old_velocity, *outcome)
+            for vector in (old_velocity, outcome.delta, velocity, moments)
         ]
-        return _Buffers(outcome, old_velocity), (job.client, job.position, job.round, *indices)
+        arguments = (job.client, job.position, job.round, *indices, blobs_index)
+        return _Buffers(outcome, old_velocity, memory), (*arguments, int(job.state is not None))
 
     def _released(self, outcome: Outcome) -> Outcome:
         """Return the outcome, copied out of shared memory if the next jobs need the vectors."""
+        delta, velocity, moments, carried, state = outcome
+        # Blobs are always copied: there are only as many as pending jobs.
+        carried = {name: array.copy() for name, array in carried.items()} if carried else None
+        state = state.copy() if state is not None and state.size else None
         if self._vectors.available >= self._reserved:
-            return outcome
-        delta, velocity, moments = outcome
+            return Outcome(delta, velocity, moments, carried, state)
         return Outcome(
             delta.copy(),
             None if velocity is None else velocity.copy(),
             None if moments is None else moments.copy(),
+            carried,
+            state,
         )
 
     def _drain(self) -> None:
@@ -329,10 +439,10 @@ class ParallelTraining:
         while self._pending:
             self._receive(ignore_errors=True)
 
-    def evaluate(self, weights: Vector) -> tuple[float, float]:
-        """Return mean loss and accuracy over all test examples."""
+    def evaluate(self, weights: Vector, carried: Values = NO_VALUES) -> Scores:
+        """Return mean loss and metrics over all test examples."""
         self._drain()
-        self._weights[...] = weights
+        self._model.store(weights, carried)
         num_examples = len(self.local.test_examples)
         shares = min(-(-num_examples // _TEST_CHUNK), _SHARES_PER_WORKER * len(self._workers))
         for share in range(shares):
@@ -341,13 +451,9 @@ class ParallelTraining:
         while self._pending:
             for finished in self._receive():
                 chunks += finished.chunks
-        loss = 0.0
-        correct = 0.0
-        # Sums of floats depend on the order: add like a single process.
-        for chunk in sorted(chunks):
-            loss += chunk.loss
-            correct += chunk.correct
-        return loss / num_examples, correct / num_examples
+        return self.local.model.objective.combine(
+            [chunk.scores for chunk in sorted(chunks)], num_examples
+        )
 
     def _send(
         self, kind: Kind, requests: Sequence[tuple[_Buffers | None, tuple[int, ...]]]

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +32,7 @@ class Delta:
 
     values: ArrayLike
     moments: ArrayLike | None = None
+    carried: Mapping[str, ArrayLike] | None = None
 
 
 Train = Callable[[Vector, int], Any]
@@ -143,7 +144,7 @@ async def _train(client: ClientLike, train: Train) -> Sent | None:
         result = await asyncio.to_thread(train, weights, round)
     try:
         if isinstance(result, Delta):
-            return client.send_delta(result.values, result.moments)
+            return client.send_delta(result.values, result.moments, result.carried)
         return client.send(result)
     except NonFiniteError as error:
         log.error("round %s: no upload: %s", round, error)

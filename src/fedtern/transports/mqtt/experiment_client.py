@@ -14,9 +14,12 @@ from fedtern.federation.interfaces import ClientLike
 from fedtern.runs import Experiment
 from fedtern.store import DurableClient, Store
 from fedtern.store.files import write_atomic
-from fedtern.training.flat import FlatModel
 from fedtern.training.tasks import get_task
-from fedtern.transports.local.trainers import choose_trainer, make_local_training
+from fedtern.transports.local.trainers import (
+    choose_trainer,
+    make_local_training,
+    require_shared_buffers,
+)
 from fedtern.transports.mqtt.client_loop import Delta
 
 
@@ -60,7 +63,8 @@ class ExperimentClient:
             )
         task = get_task(experiment.task)
         seed = experiment.seed
-        model = FlatModel(task.build(seed), device)
+        model = task.flat_model(seed, device)
+        require_shared_buffers(model, "mqtt")
         split = environment.split_dataset(dataset, seed)
         client = Client(
             client_id,
@@ -69,11 +73,20 @@ class ExperimentClient:
             model.weights,
             federation=federation,
             seed=seed,
+            carried=model.carried,
         )
         self.num_examples = int(split.sizes[client_id])
         examples = task.examples(dataset, device)
         local = make_local_training(
-            model, examples, split, client.terms, environment, experiment.sgd, seed
+            model,
+            examples,
+            split,
+            client.terms,
+            environment,
+            experiment.sgd,
+            seed,
+            optimizer=task.optimizer,
+            schedule=task.schedule,
         )
         self._trainer = choose_trainer(local, workers=0)
         self.client: ClientLike = client if store is None else DurableClient(client, store)
@@ -85,8 +98,9 @@ class ExperimentClient:
 
     def train(self, weights: Vector, round: int) -> Delta:
         """Train for a round; ``uploaded`` commits the result."""
-        (self._outcome,) = self._trainer.train(weights, [self._session.job(round)])
-        return Delta(self._outcome.delta, self._outcome.moments)
+        jobs = [self._session.job(round)]
+        (self._outcome,) = self._trainer.train(weights, jobs, self.client.carried)
+        return Delta(self._outcome.delta, self._outcome.moments, self._outcome.carried)
 
     def uploaded(self, sent: Sent) -> None:
         """Commit the last training, whose upload has been made."""

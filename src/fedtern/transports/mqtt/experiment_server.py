@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,8 +19,8 @@ from fedtern.data import Dataset
 from fedtern.federation.interfaces import ServerLike
 from fedtern.runs import Evaluation, Experiment, open_run
 from fedtern.store import DurableServer, Store
-from fedtern.training.flat import FlatModel
 from fedtern.training.tasks import get_task
+from fedtern.transports.local.trainers import require_shared_buffers
 from fedtern.transports.mqtt.server import MqttServer
 from fedtern.transports.mqtt.stats import Stats
 
@@ -86,6 +87,7 @@ class ExperimentServer:
         progress: Progress = lambda _evaluation, _server: None,
     ) -> None:
         task = get_task(experiment.task)
+        task.check_sgd(experiment.sgd)
         seed = experiment.seed
         split = experiment.environment.split_dataset(dataset, seed)
         self.experiment = experiment
@@ -95,7 +97,8 @@ class ExperimentServer:
         self.run.create()
         with ExitStack() as lock:  # released again if anything below fails
             lock.enter_context(self.run.locked())
-            self._model = FlatModel(task.build(seed))
+            self._model = task.flat_model(seed)
+            require_shared_buffers(self._model, "mqtt")
             self._test_examples = task.examples(dataset)[1]
             server = Server(
                 self._model.weights,
@@ -103,10 +106,12 @@ class ExperimentServer:
                 self._model.layout,
                 federation=federation,
                 seed=seed,
+                carried=self._model.carried,
             )
             self.server: ServerLike = server if store is None else DurableServer(server, store)
             self.terms = server.terms
-            self.run.write_setup(split, dataset, self._model.layout.size)
+            size = self._model.layout.size
+            self.run.write_setup(split, dataset, size, task.objective.primary)
             earlier = self.run.resume_metrics(on_damage=_log_damage)
             self._lock = lock.pop_all()
         self._before = max(earlier, key=lambda r: r.round, default=None)  # of an earlier process
@@ -167,12 +172,17 @@ class ExperimentServer:
         self._write_model()
 
     def _write_model(self) -> None:
-        self.run.finish(self.terms.layout.unflatten(self.server.weights))
+        self._load_model()
+        self.run.finish(self._model.arrays())
+
+    def _load_model(self) -> None:
+        self._model.load(self.server.weights)
+        self._model.load_buffers(self.server.carried)
 
     def _evaluate(self) -> Evaluation:
         began = time.monotonic()
-        self._model.load(self.server.weights)
-        loss, accuracy = self._model.evaluate(self._test_examples)
+        self._load_model()
+        scores = self._model.evaluate(self._test_examples)
         self._evaluation_seconds += time.monotonic() - began
         method = self.terms.method
         layout = self.terms.layout
@@ -186,16 +196,17 @@ class ExperimentServer:
         return Evaluation(
             iteration=self.iteration,
             round=self.server.round,
-            loss=loss,
-            accuracy=accuracy,
+            loss=scores.loss,
+            accuracy=scores.metrics.get("accuracy", math.nan),
             up_bytes=self.stats.up_bytes + (before.up_bytes if before else 0),
             down_bytes=self._total_down + (before.down_bytes if before else 0),
             up_bytes_mean=self._mean_up + (before.up_bytes_mean if before else 0),
             down_bytes_mean=self._mean_down + (before.down_bytes_mean if before else 0),
             up_bytes_paper=self.server.round * analytic_bits(method.up, layout) / 8,
             down_bytes_paper=self.server.round * analytic_bits(method.down, layout) / 8,
-            dense_bytes=4 * layout.size * self.iteration,
+            dense_bytes=layout.nbytes * self.iteration,
             seconds=seconds,
+            metrics=scores.metrics,
         )
 
 

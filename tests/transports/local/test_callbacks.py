@@ -1,0 +1,130 @@
+"""Callbacks of a simulation, and early stopping."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from fedtern import simulate  # noqa: E402
+from fedtern.data.metric_spec import MetricSpec  # noqa: E402
+from fedtern.runs import Evaluation  # noqa: E402
+from fedtern.transports.local import (  # noqa: E402
+    Callback,
+    EarlyStopping,
+    training_loop,
+)
+
+
+class Recorder:
+    def __init__(self):
+        self.calls = []
+
+    def on_round(self, simulation):
+        self.calls.append(("round", simulation.round))
+
+    def on_evaluation(self, simulation, evaluation):
+        self.calls.append(("evaluation", evaluation.iteration))
+
+    def on_checkpoint(self, simulation, path):
+        self.calls.append(("checkpoint", path.name))
+
+
+def test_callbacks_are_called_in_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(training_loop.time, "monotonic", iter(range(0, 10_000, 100)).__next__)
+    recorder = Recorder()
+    list(
+        simulate(
+            "logistic-digits",
+            iterations=2,
+            evaluate_every=2,
+            out=tmp_path / "run",
+            callbacks=[recorder, Callback()],
+        )
+    )
+    saved = ("checkpoint", "checkpoint.safetensors")
+    assert recorder.calls == [("round", 1), saved, ("evaluation", 2), ("round", 2)]
+
+
+def test_a_callback_that_stops_between_evaluations_leads_to_a_last_evaluation():
+    class StopAtSeven(Callback):
+        def on_round(self, simulation):
+            if simulation.iteration == 7:
+                simulation.stop()
+
+    simulation = simulate(
+        "logistic-digits", iterations=100, evaluate_every=5, callbacks=[StopAtSeven()]
+    )
+    assert [evaluation.iteration for evaluation in simulation] == [5, 7]
+
+
+@pytest.mark.parametrize("callbacks", [[print], [EarlyStopping], 3])
+def test_an_object_that_is_no_callback_is_an_error(callbacks):
+    with pytest.raises(ValueError, match="callback"):
+        simulate("logistic-digits", callbacks=callbacks)
+
+
+class Fake:
+    """A simulation with given values of a metric."""
+
+    metric = MetricSpec("perplexity", "lower")
+    stopped = False
+    weights = {"w": torch.zeros(1)}  # noqa: RUF012
+
+    def stop(self):
+        self.stopped = True
+
+
+def evaluation(iteration: int, value: float) -> Evaluation:
+    metrics = {"perplexity": value, "recall": -value}
+    return Evaluation(iteration, iteration, value, math.nan, 0, 0, 0, 0, 0, 0, 0, {}, metrics)
+
+
+def stopped_at(stopping: EarlyStopping, values: list[float]) -> int | None:
+    simulation = Fake()
+    for iteration, value in enumerate(values, start=1):
+        stopping.on_evaluation(simulation, evaluation(iteration, value))
+        if simulation.stopped:
+            return iteration
+    return None
+
+
+@pytest.mark.parametrize("options", [{}, {"metric": "loss"}, {"metric": "recall"}])
+def test_training_stops_after_evaluations_without_an_improvement(options):
+    stopping = EarlyStopping(2, **options)
+    assert stopped_at(stopping, [9, 5, 6, 4, 4, 5, 3]) == 6
+    assert stopping.best_iteration == 4
+    assert abs(stopping.best_value) == 4
+    assert stopping.best_weights
+
+
+def test_a_small_improvement_does_not_count():
+    assert stopped_at(EarlyStopping(2, min_delta=1), [9, 8.5, 8.2, 5]) == 3
+
+
+def test_nan_is_no_improvement():
+    assert stopped_at(EarlyStopping(1), [9, math.nan]) == 2
+
+
+def test_the_direction_of_another_metric_can_be_given():
+    assert stopped_at(EarlyStopping(1, metric="recall", best="lower"), [1, 2, 3]) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"patience": 0}, "patience must be at least 1, got 0"),
+        ({"min_delta": -1}, "min_delta must not be negative, got -1"),
+    ],
+)
+def test_an_invalid_argument_is_an_error(options, message):
+    with pytest.raises(ValueError, match=message):
+        EarlyStopping(**options)
+
+
+def test_an_unknown_metric_is_an_error_that_lists_the_known_ones():
+    with pytest.raises(ValueError, match="'f1', but evaluations have loss, perplexity, recall"):
+        stopped_at(EarlyStopping(metric="f1"), [1])
