@@ -172,6 +172,11 @@ class Store:
                 self._open_log().append(described, sync=sync)
         return result
 
+    def append(self, record: bytes) -> None:
+        """Append the record of a change that has been made; it survives a kill of the process."""
+        with self._changing(lambda: None):
+            self._open_log().append(record, sync=False)
+
     def record_snapshot(self, change: Callable[[], T], state: Recoverable) -> T:
         """Make a change and write a snapshot of the state after it, which survives a power failure.
 

@@ -295,6 +295,6 @@ class DurableClient:
             self.store.record_snapshot(lambda: None, self.client)
             return
         for data in deferred:
-            self.store.record(lambda: None, lambda _, data=data: data, sync=False)
+            self.store.append(data)
         if deferred and self.store.snapshot_is_due:
             self.store.checkpoint(self.client.snapshot(copy=False))

@@ -79,18 +79,22 @@ class History:
         """Add the broadcast of the round that has just ended."""
         self._sums = {}
         update = broadcast.update
+        num_entries = self._count_entries(update)
+        # An update that cannot be a part of a sum is never needed again.
+        has_use = num_entries <= self.terms.layout.size
         cached = CachedBroadcast(
             round=broadcast.round,
             stamp=broadcast.header.stamp,
             counted=broadcast.counted,
             data=broadcast.data,
-            update=update,
-            update_bytes=estimate_nbytes(update),
-            num_entries=self._count_entries(update),
+            update=update if has_use else None,
+            update_bytes=estimate_nbytes(update) if has_use else 0,
+            num_entries=num_entries,
             carried=frozenset(broadcast.carried),
         )
         self._broadcasts.append(cached)
-        self._decoded.append(cached)
+        if has_use:
+            self._decoded.append(cached)
         self._data_bytes += len(cached.data)
         self._update_bytes += cached.update_bytes
         self._num_entries += cached.num_entries

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from fedtern.core.layout import Vector
 from fedtern.core.updates.plain import Dense
 
+_CHUNK = 1 << 18  # values
+
 
 @dataclass(frozen=True, eq=False)
 class Levels:
@@ -27,13 +29,27 @@ class Levels:
 
     def to_dense(self) -> Vector:
         """Return the update as a new vector."""
-        lengths = np.diff(self.ends, prepend=0)
-        units = self.scales / np.float32(self.steps)
-        return np.repeat(units, lengths) * self.levels.astype(np.float32)
+        out = np.empty(self.size, np.float32)
+        for start in range(0, self.size, _CHUNK):
+            out[start : start + _CHUNK] = self._part(start, min(start + _CHUNK, self.size))
+        return out
 
     def add_to(self, out: Vector, scale: float = 1.0) -> None:
         """Compute ``out += scale * self``, in place."""
-        Dense(self.to_dense()).add_to(out, scale)
+        for start in range(0, self.size, _CHUNK):
+            end = min(start + _CHUNK, self.size)
+            Dense(self._part(start, end)).add_to(out[start:end], scale)
+
+    def _part(self, start: int, end: int) -> Vector:
+        """Return the values from ``start`` to ``end``.
+
+        The values of a large model are computed in parts, which stay in the processor's cache.
+        """
+        first = int(np.searchsorted(self.ends, start, side="right"))
+        last = int(np.searchsorted(self.ends, end, side="left")) + 1
+        lengths = np.diff(np.minimum(self.ends[first:last], end), prepend=start)
+        units = self.scales[first:last] / np.float32(self.steps)
+        return np.repeat(units, lengths) * self.levels[start:end].astype(np.float32)
 
 
 def bucket_ends(size: int, bucket: int) -> NDArray[np.int64]:

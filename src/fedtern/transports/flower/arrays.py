@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from io import BytesIO
 from typing import Any
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 
 from fedtern.core.dtypes import from_float32, to_float32
 from fedtern.core.layout import Vector
-from fedtern.core.template import Arrays, Template
+from fedtern.core.template import Template
+
+Arrays = Mapping[str, NDArray[Any]]
 
 
 def to_numpy(record: ArrayRecord) -> dict[str, NDArray[Any]]:

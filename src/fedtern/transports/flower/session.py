@@ -133,7 +133,7 @@ class Session:
         self._lasting: list[str] = []  # those whose reasons will not go away by themselves
         self._sent: dict[int, Message] = {}  # the last message to each node
         self._attachments: list[tuple[bytes, ArrayRecord]] = []  # of the last messages
-        self._models: dict[int, CatchUp] = {}  # catch-ups of clients without weights, by round
+        self._model: CatchUp | None = None  # for clients without weights, while requests are made
         self._logged_arrays: set[str] = set()
 
     def start_round(self) -> None:
@@ -175,7 +175,6 @@ class Session:
         self._lasting += self.nodes.exclusions(with_model)
         self.handshake(with_model, messages=with_model)
         self._sent = {}
-        self._attachments = []
         sizes: list[int] = []
         node_of: dict[int, int] = {}  # the node of each client in this round
         for message, model_key in zip(messages, model_keys, strict=True):
@@ -195,6 +194,8 @@ class Session:
             self._sent[node] = self._with_request(message, content, request, config_key)
         if sizes:
             self.totals.counts.down.add(sizes, 0.0)
+        self._attachments = []
+        self._model = None
         return Requests(list(self._sent.values()), sizes)
 
     def _find_model(self, message: Message, model: ArrayRecord | None) -> str | None:
@@ -273,13 +274,12 @@ class Session:
         )
 
     def _download(self, client: int, since: int) -> CatchUp:
-        """Like ``download`` of the server, but make a whole model only once per round."""
+        """Like ``download`` of the server, but make the message for new clients only once."""
         if since >= 0:
             return self.server.download(client, since)
-        if (model := self._models.get(self.server.round)) is None:
-            model = self.server.download(client, since)
-            self._models = {self.server.round: model}
-        return model
+        if self._model is None:
+            self._model = self.server.download(client, since)
+        return self._model
 
     def handshake(
         self,
@@ -335,13 +335,15 @@ class Session:
         """
         # By the id of the request: Flower reports errors under an id of its own, not the node's.
         nodes = {message.metadata.message_id: node for node, message in self._sent.items()}
-        waiting = dict(self._sent)
+        waiting = set(self._sent)
+        self._sent = {}  # the messages may be as large as a model
         for message in messages:
             metadata = message.metadata
             node = nodes.get(metadata.reply_to_message_id, metadata.src_node_id)
-            if waiting.pop(node, None) is None:
+            if node not in waiting:
                 log(WARNING, "fedtern: ignoring an unexpected message from node %s", node)
                 continue
+            waiting.remove(node)
             try:
                 if message.has_error():
                     lasting = message.error.code in _LASTING_ERRORS
@@ -350,7 +352,7 @@ class Session:
                     yield Reply(node, _find_answer(message.content), message)
             except FedternError as error:
                 self.drop(node, format_error(error), lasting=True)
-        for node in waiting:
+        for node in sorted(waiting):
             self.drop(node, f"no answer within {self.timeout:g} seconds")
 
     def drop(self, node: int, reason: str, *, lasting: bool = False) -> None:
