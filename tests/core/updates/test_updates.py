@@ -11,7 +11,7 @@ from checks import CODECS, LAYOUT, random_vector, sample_update
 from fedtern import Layout
 from fedtern.core.compressors import Sign, SparseTernary, TopK
 from fedtern.core.protocol.replica import Replica
-from fedtern.core.updates import Dense, Sparse
+from fedtern.core.updates import Dense, Levels, Sparse
 from fedtern.core.updates.sums import merge_updates
 
 
@@ -89,3 +89,20 @@ def test_empty_updates_are_left_out_when_merging():
     x = rng.standard_normal(50).astype(np.float32)
     sparse = TopK(0.1).compress(x, Layout.flat(50), rng)
     assert merge_updates([sparse, Sparse.empty(50), sparse]).num_updates == 2
+
+
+def test_levels_of_a_large_model_are_the_same_in_parts():
+    rng = np.random.default_rng(0)
+    ends = np.array([7, 300_000, 300_001, 600_000, 600_000, 700_123])
+    size = int(ends[-1])
+    levels = rng.integers(-3, 4, size).astype(np.int32)
+    scales = rng.random(ends.size).astype(np.float32)
+    update = Levels(size, levels, scales, ends, 3)
+    units = np.repeat(scales / np.float32(3), np.diff(ends, prepend=0))
+    expected = units * levels.astype(np.float32)
+    assert np.array_equal(update.to_dense(), expected)
+    start = rng.standard_normal(size).astype(np.float32)
+    whole, parts = start.copy(), start.copy()
+    Dense(expected).add_to(whole, 0.3)
+    update.add_to(parts, 0.3)
+    assert np.array_equal(whole, parts)
