@@ -117,3 +117,14 @@ def test_an_augmentation_may_change_the_size_of_images(images):
     inputs, _ = examples.batch(np.arange(3), lambda: np.random.default_rng(0))
     whole, _ = Examples.train(images).batch(np.arange(3))
     assert torch.equal(inputs, whole[..., 1:, 1:])
+
+
+def test_inputs_that_are_not_standardised_keep_their_values_and_integers():
+    tokens = np.arange(12, dtype=np.uint8).reshape(4, 3)
+    data = Dataset("text", tokens, tokens, tokens[:1], tokens[:1], None, standardise=False)
+    inputs, targets = Examples.train(data).batch(np.array([2, 0]))
+    assert inputs.tolist() == targets.tolist() == [[6, 7, 8], [0, 1, 2]]
+    assert inputs.dtype == targets.dtype == torch.int64
+    numbers = tokens.astype(np.float64)
+    floats = Dataset("numbers", numbers, numbers, numbers, numbers, None, standardise=False)
+    assert Examples.test(floats).batch(np.array([1]))[0].dtype == torch.float64

@@ -155,6 +155,18 @@ class FlatModel:
         for name, array in values.items():
             from_array(array, self.module.get_buffer(name))
 
+    def copy_module(self) -> nn.Module:
+        """Return a copy of the model on the CPU, in evaluation mode.
+
+        Parameters that ``trainable`` left out are frozen in it.
+        """
+        module = copy.deepcopy(self.module).cpu()
+        for parameter in module.parameters():
+            parameter.data = parameter.data.clone()  # no longer a view of the flat vector
+            parameter.grad = None
+        module.load_state_dict(self.state_dict(), strict=False)
+        return module.eval()
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return copies of all tensors of the model on the CPU, in their own dtypes."""
         self._round_parameters(self.flat)

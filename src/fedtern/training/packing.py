@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -95,8 +95,3 @@ class Packing:
     def __add__(self, other: Packing) -> Packing:
         """Return the packing of the arrays of both."""
         return Packing(self.arrays + other.arrays)
-
-
-def select(arrays: Mapping[str, NDArray[Any]], names: Iterable[str]) -> dict[str, NDArray[Any]]:
-    """Return some of the arrays."""
-    return {name: arrays[name] for name in names}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -214,7 +213,7 @@ def simulate(
         workers=0 if threads > 1 else workers,
     )
     try:
-        plan = Plan(task, dataset, split, total, every, seed, threads)
+        plan = Plan(task, dataset, split, total, every, threads)
         return Simulation(federation, plan, check_callbacks(callbacks), run)
     except BaseException:
         federation.close()
@@ -231,7 +230,6 @@ class Plan:
         split: the training examples of each client.
         iterations: local iterations in total.
         evaluate_every: local iterations between evaluations.
-        seed: seed of the model.
         threads: number of torch threads.
 
     """
@@ -241,7 +239,6 @@ class Plan:
     split: Split
     iterations: int
     evaluate_every: int
-    seed: int
     threads: int = 1
 
 
@@ -275,6 +272,7 @@ class Simulation(Iterator[Evaluation]):
         self._callbacks = callbacks
         self._run = run
         self._is_stopping = False
+        self._fingerprint = ""
         self._saved: dict[str, Tensor] | None = None  # weights of a run that was finished before
         if run is not None:
             self._open(run)
@@ -330,9 +328,9 @@ class Simulation(Iterator[Evaluation]):
     @property
     def model(self) -> nn.Module:
         """A copy of the model with its current weights, on the CPU and in evaluation mode."""
-        module = copy.deepcopy(self._plan.task.build(self._plan.seed)).cpu()
+        module = self._federation.model.copy_module()
         module.load_state_dict(self.weights, strict=False)
-        return module.eval()
+        return module
 
     def close(self) -> None:
         """Stop training and its worker processes. With a run directory, write a checkpoint."""
@@ -342,6 +340,7 @@ class Simulation(Iterator[Evaluation]):
 
     def _open(self, run: RunDirectory) -> None:
         """Check that a run directory is that of this model and data; read a finished run."""
+        self._fingerprint = self._compute_fingerprint()
         recorded = run.config.read().get("fingerprint")
         if recorded not in (None, self._fingerprint):
             raise StoreError(
@@ -357,22 +356,20 @@ class Simulation(Iterator[Evaluation]):
                 for name, tensor in own.items()
             }
 
-    @property
-    def _fingerprint(self) -> str:
-        """Identifies model, data and functions of the user, which an experiment does not name."""
+    def _compute_fingerprint(self) -> str:
+        """Identify initial model, data and functions of the user, which no experiment names."""
         digest = hashlib.sha256()
-        model = self._federation.server
+        server = self._federation.server
         task = self._plan.task
         dataset = self._plan.dataset
         functions = (task.loss, task.optimizer, task.schedule, task.augment, task.transform)
-        digest.update(model.terms.layout.digest)
+        digest.update(server.terms.layout.digest)
         for metric in task.objective.metrics:
             digest.update(metric.name.encode())
         for function in functions:
             digest.update(str(getattr(function, "__qualname__", type(function))).encode())
-        initial = self._federation.initial_weights
         for array in (
-            initial,
+            server.weights,
             dataset.train_inputs,
             dataset.train_labels,
             dataset.test_inputs,
