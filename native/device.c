@@ -717,7 +717,7 @@ static int receive_notice(const ft_device *client, const struct head *head, stru
     return FT_DEVICE_OK;
 }
 
-/* The next broadcast of a replay, which must be that of `round` and have this stamp. */
+/* The next broadcast of a replay, which must be that of `round` and have this stamp, unless NULL. */
 static int next_broadcast(const ft_device *client, struct reader *in, int64_t round,
                           const uint8_t *stamp, struct broadcast *broadcast)
 {
@@ -730,7 +730,9 @@ static int next_broadcast(const ft_device *client, struct reader *in, int64_t ro
         open_message(client, data, (size_t)length, 1u << BROADCAST, &broadcast->head, &inner);
     if (code != FT_DEVICE_OK)
         return code;
-    if (broadcast->head.round != round || memcmp(broadcast->head.stamp, stamp, STAMP))
+    if (broadcast->head.round != round)
+        return FT_DEVICE_BAD_MESSAGE;
+    if (stamp && memcmp(broadcast->head.stamp, stamp, STAMP))
         return FT_DEVICE_BAD_MESSAGE;
     return read_broadcast(client, broadcast, &inner);
 }
@@ -939,14 +941,37 @@ static void set_initial(ft_device *client, const struct initial *initial)
     }
 }
 
-/* The initial model and the sum of all broadcasts, for a client without weights. */
+/* Check the broadcasts of all rounds up to that of `head`. Returns a code. */
+static int check_broadcasts(const ft_device *client, const struct head *head, struct reader in)
+{
+    struct broadcast broadcast;
+    const uint8_t *stamp = NULL;
+    if (bytes_left(&in) > 8 * (size_t)client->size + 4096)
+        return FT_DEVICE_BAD_MESSAGE;
+    for (int64_t round = 0; round < head->round; round++) {
+        int code = next_broadcast(client, &in, round, stamp, &broadcast);
+        if (code != FT_DEVICE_OK)
+            return code;
+        stamp = broadcast.next_stamp;
+    }
+    if (in.bad || bytes_left(&in) || memcmp(stamp, head->stamp, STAMP))
+        return FT_DEVICE_BAD_MESSAGE;
+    return FT_DEVICE_OK;
+}
+
+/* The initial model, and all broadcasts or their sum, for a client without weights. */
 static int receive_initial(ft_device *client, const struct head *head, struct reader *in,
                            ft_device_event *event)
 {
     struct initial initial;
     struct payload payload;
     int code = open_initial(client, &initial, in);
-    if (code == FT_DEVICE_OK && head->round)
+    struct reader marker = *in;
+    const int has_broadcasts = code == FT_DEVICE_OK && head->round && !take_byte(&marker) &&
+                               !marker.bad;
+    if (has_broadcasts)
+        code = check_broadcasts(client, head, marker);
+    else if (code == FT_DEVICE_OK && head->round)
         code = open_sum(client, &payload, in);
     else if (code == FT_DEVICE_OK && bytes_left(in))
         code = FT_DEVICE_BAD_MESSAGE;
@@ -958,7 +983,12 @@ static int receive_initial(ft_device *client, const struct head *head, struct re
         return FT_DEVICE_MISSED_ROUNDS;
     set_initial(client, &initial);
     client->sign_updates = 0;
-    if (head->round)
+    for (int64_t round = 0; has_broadcasts && round < head->round; round++) {
+        struct broadcast broadcast;
+        next_broadcast(client, &marker, round, NULL, &broadcast);
+        apply(client, &broadcast.payload);
+    }
+    if (head->round && !has_broadcasts)
         apply(client, &payload);
     memcpy(client->stamp, head->stamp, STAMP);
     client->round = head->round;

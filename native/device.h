@@ -111,7 +111,7 @@ enum ft_device_how {
     FT_DEVICE_REPLAY,      /* replayed broadcasts */
     FT_DEVICE_SUM,         /* sum of broadcasts */
     FT_DEVICE_MODEL,       /* whole model */
-    FT_DEVICE_INITIAL      /* initial model and sum of broadcasts */
+    FT_DEVICE_INITIAL      /* initial model and broadcasts */
 };
 
 /* A tensor as rows: its first axis by all others. A tensor with one axis or none has one row. */
