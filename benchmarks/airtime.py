@@ -72,7 +72,7 @@ class LoRaWan:
     def time_on_air(self, nbytes: int, crc: bool = True) -> float:
         """Seconds of a frame with explicit header, coding rate 4/5 and eight preamble symbols."""
         sf = self.spreading_factor
-        symbol = 2**sf / 125_000
+        symbol = (1 << sf) / 125_000
         slow = symbol > 0.016  # low data rate optimization
         bits = 8 * nbytes - 4 * sf + 28 + 16 * crc
         symbols = 8 + max(math.ceil(bits / (4 * (sf - 2 * slow))) * 5, 0)

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -181,7 +182,8 @@ class Worker:
         assert self.process.stdout is not None  # because stdout=PIPE
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"a worker ended with code {self.process.wait()}")
+            self.close()
+            raise RuntimeError(f"a worker ended with code {self.process.returncode}")
         return line
 
 
@@ -203,6 +205,9 @@ def measure(versions: tuple[Version, ...], size: int, turns: int) -> dict[str, l
 
 def rows(options: Options) -> Rows:
     """Rows for ``fedtern bench``: the compiled kernels, and those in NumPy as the peer."""
+    if find_spec("fedtern.core.kernels.compiled") is None:
+        yield Row("kernels", note="needs the compiled kernels, which are not installed")
+        return
     size = 20_000 if options.quick else VGG11S
     sizes = (size, 10**8) if options.large else (size,)
     for values in sizes:
