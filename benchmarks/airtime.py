@@ -5,14 +5,14 @@ upload and receives the broadcast, and how much energy that takes. The lengths o
 those of a real server and its clients; everything else is computed, not measured.
 `--page FILE` replaces the tables in a page, between two comments.
 
-Sources:
+Currents, powers and rates are typical values; replace them by those of your radio. Sources:
 
 - LoRa: time on air by Semtech's AN1200.13 (LoRa Modem Designer's Guide), section 4. LoRaWAN: 13
   bytes of framing and the largest payloads of EU868 by the LoRaWAN Regional Parameters (RP002).
   Duty cycles by ETSI EN 300 220: 1 % for a device on the default channels, 10 % for a gateway on
   869.525 MHz. Radio: Semtech SX1261 at 14 dBm, 3.3 V with its DC-DC converter (data sheet).
-- NB-IoT: sustained rates of category NB1 in good coverage, without repetitions; powers that 3GPP
-  TR 45.820 assumes for 23 dBm.
+- NB-IoT: sustained rates of category NB1 in good coverage, without repetitions; powers for 23 dBm
+  after the power model of 3GPP TR 45.820.
 - Bluetooth: packets of the LE 1M PHY with the largest payload (Core Specification, vol. 6, part B).
   Radio: Nordic nRF52832 at 0 dBm, 3 V with its DC-DC converter (product specification v1.1).
 """
