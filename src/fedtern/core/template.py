@@ -177,12 +177,7 @@ class Template:
                 supported, or an option is unknown.
 
         """
-        if detect_ties not in (True, False, "values"):
-            raise ValueError(f'detect_ties must be True, False or "values", got {detect_ties!r}')
-        if carry not in get_args(Carry):
-            raise ValueError(f'carry must be "average", "latest" or "local", got {carry!r}')
-        if overflow not in get_args(Overflow):
-            raise ValueError(f'overflow must be "refuse" or "saturate", got {overflow!r}')
+        _check_options(carry, overflow, detect_ties)
         given = as_arrays(arrays)
         carried = _patterns(carried)
         trainable = _patterns(trainable)
@@ -460,6 +455,16 @@ def _patterns(patterns: Sequence[str]) -> tuple[str, ...]:
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _check_options(carry: Carry, overflow: Overflow, detect_ties: Ties) -> None:
+    """Raise a ``ValueError`` for an unknown option."""
+    if detect_ties not in (True, False, "values"):
+        raise ValueError(f'detect_ties must be True, False or "values", got {detect_ties!r}')
+    if carry not in get_args(Carry):
+        raise ValueError(f'carry must be "average", "latest" or "local", got {carry!r}')
+    if overflow not in get_args(Overflow):
+        raise ValueError(f'overflow must be "refuse" or "saturate", got {overflow!r}')
 
 
 def _check_matches(option: str, patterns: Sequence[str], names: Iterable[str]) -> None:
