@@ -81,8 +81,9 @@ def simulate(app: str, rounds: int, p: float | None) -> dict[str, float]:
     server_app.evaluate = remember
     if p is not None and app == "compressed":
         from fedtern import stc
+        from fedtern.transports.flower import Compressed
 
-        server_app.Compressed = partial(server_app.Compressed, method=stc(p, p))
+        vars(server_app)["Compressed"] = partial(Compressed, method=stc(p, p))
 
     class Configured(ClientApp):
         def __call__(self, message: Any, context: Context) -> Any:
