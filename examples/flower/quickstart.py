@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,17 @@ NODES = 10
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument(
+        "--p", type=float, help="share of values that STC sends (default: the default method)"
+    )
     parser.add_argument("--app", choices=("plain", "compressed"), help="run one app and print JSON")
     options = parser.parse_args()
     if options.app:
-        print(json.dumps(simulate(options.app, options.rounds)))
+        print(json.dumps(simulate(options.app, options.rounds, options.p)))
         return
-    found = {app: in_another_process(app, options.rounds) for app in ("plain", "compressed")}
+    found = {
+        app: in_another_process(app, options.rounds, options.p) for app in ("plain", "compressed")
+    }
     print(f"{'':12} {'accuracy':>9} {'MB up':>10} {'MB down':>10}")
     for app, row in found.items():
         megabytes = f"{row['up'] / 1e6:>10.3f} {row['down'] / 1e6:>10.3f}"
@@ -39,9 +45,10 @@ def main() -> None:
     print(f"{'':12} {'':9} {fewer[0]:>9.0f}x {fewer[1]:>9.0f}x fewer bytes")
 
 
-def in_another_process(app: str, rounds: int) -> dict[str, float]:
+def in_another_process(app: str, rounds: int, p: float | None) -> dict[str, float]:
     """Run an app in its own interpreter, because both apps are named `digits`."""
     command = [sys.executable, __file__, "--app", app, "--rounds", str(rounds)]
+    command += [] if p is None else ["--p", str(p)]
     done = subprocess.run(
         command, env={**os.environ, **QUIET}, stdout=subprocess.PIPE, text=True, check=True
     )
@@ -49,7 +56,7 @@ def in_another_process(app: str, rounds: int) -> dict[str, float]:
     return last
 
 
-def simulate(app: str, rounds: int) -> dict[str, float]:
+def simulate(app: str, rounds: int, p: float | None) -> dict[str, float]:
     """Run an app as `flwr run` does and count the bytes of its messages."""
     from flwr.app import Context, MetricRecord
     from flwr.clientapp import ClientApp
@@ -72,6 +79,11 @@ def simulate(app: str, rounds: int) -> dict[str, float]:
         return metrics
 
     server_app.evaluate = remember
+    if p is not None and app == "compressed":
+        from fedtern import stc
+        from fedtern.transports.flower import Compressed
+
+        vars(server_app)["Compressed"] = partial(Compressed, method=stc(p, p))
 
     class Configured(ClientApp):
         def __call__(self, message: Any, context: Context) -> Any:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedtern import Client, DurableClient, Server, Store, stc
+from fedtern.core.errors import StoreError
 from fedtern.core.snapshot import Snapshot
 
 SIZE = 500
@@ -81,15 +82,30 @@ def test_long_deferred_message_becomes_a_snapshot_and_not_a_log(tmp_path, server
         assert opened(store).round == 2
 
 
-def test_client_restored_from_a_store_does_not_change_the_file(tmp_path, server):
+@pytest.mark.parametrize("mapped", [False, True])
+def test_client_restored_from_a_store_does_not_change_the_file(tmp_path, server, mapped):
     with Store(tmp_path) as store:
         client = opened(store)
         broadcast = step(server, client, 0)
     (path,) = tmp_path.glob("*.safetensors")
     before = path.read_bytes()
-    with Store(tmp_path) as store:
-        opened(store).receive(broadcast)
+    with Store(tmp_path, mapped=mapped) as store:
+        client = opened(store)
+        client.receive(broadcast)
         assert path.read_bytes() == before
+        step(server, client, 1)
+        assert not path.exists()  # replaced, while its memory may still be in use
+    with Store(tmp_path, mapped=mapped) as store:
+        assert opened(store).round == 1
+
+
+def test_empty_snapshot_is_reported_as_damaged(tmp_path):
+    with Store(tmp_path) as store:
+        opened(store)
+    (path,) = tmp_path.glob("*.safetensors")
+    path.write_bytes(b"")
+    with Store(tmp_path, mapped=True) as store, pytest.raises(StoreError, match="safetensors: not"):
+        opened(store)
 
 
 def test_restored_client_does_not_share_memory_with_the_snapshot_of_another():

@@ -34,18 +34,27 @@ def test_compressed_example_changes_one_line_per_app_and_imports():
     imports = [line for line in changed if line.startswith(("+ from", "+ import"))]
     rest = [line.partition("=")[2].strip() for line in changed if line not in imports]
     assert rest[:2] == ["ClientApp()", "ClientApp(mods=[compression()])"]
-    assert rest[2].startswith("Compressed(strategy, stc(")
+    assert rest[2].startswith("Compressed(strategy, store=")
     assert len(rest) == 3
-    assert len(imports) == 3
+    assert len(imports) == 2
 
 
 @pytest.mark.slow
 def test_quickstart_keeps_the_accuracy_with_a_hundredth_of_the_bytes():
-    plain, compressed, fewer = run("quickstart.py").splitlines()[-3:]
+    plain, compressed, fewer = run("quickstart.py", "--p", "0.01").splitlines()[-3:]
     accuracy = [float(re.findall(r"([\d.]+)%", line)[0]) for line in (plain, compressed)]
     assert accuracy[0] > 95
     assert accuracy[1] > accuracy[0] - 1
     assert min(float(x) for x in re.findall(r"(\d+)x", fewer)) >= 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rounds", "least"), [(5, 6), (20, 10), (200, 20)])
+def test_quickstart_with_default_settings_stays_within_two_points(rounds, least):
+    plain, compressed, fewer = run("quickstart.py", "--rounds", str(rounds)).splitlines()[-3:]
+    accuracy = [float(re.findall(r"([\d.]+)%", line)[0]) for line in (plain, compressed)]
+    assert accuracy[1] > accuracy[0] - 2
+    assert min(float(x) for x in re.findall(r"(\d+)x", fewer)) >= least
 
 
 @pytest.mark.slow

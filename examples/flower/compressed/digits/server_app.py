@@ -8,7 +8,6 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from digits import task
-from fedtern import stc
 from fedtern.transports.flower import Compressed
 
 app = ServerApp()
@@ -22,7 +21,7 @@ def main(grid: Grid, context: Context) -> None:
     torch.manual_seed(0)
     initial = ArrayRecord(task.Net().state_dict())
     strategy: Strategy = FedAvg(1.0, share, nodes, nodes if share else 0, nodes)
-    strategy = Compressed(strategy, stc(p_up=0.01, p_down=0.01), store=str(config["store"]) or None)
+    strategy = Compressed(strategy, store=str(config["store"]) or None)
     strategy.start(
         grid,
         initial,

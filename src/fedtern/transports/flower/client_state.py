@@ -141,7 +141,8 @@ class DirectoryClientState:
             StoreError: Another process has locked it.
 
         """
-        with Store(self.path) as self._store:
+        # Mapped, because a node starts a process for each message.
+        with Store(self.path, mapped=True) as self._store:
             yield
 
     def read_note(self, name: str) -> str | None:
