@@ -64,7 +64,9 @@ def simulate(app: str, rounds: int, p: float | None) -> dict[str, float]:
     from flwr.simulation import run_simulation
 
     sys.path.insert(0, str(HERE / app))
-    os.environ["PYTHONPATH"] = str(HERE / app)  # for the processes of the simulation
+    # For the processes of the simulation, which import what this process imports.
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE / app), inherited)))
     from digits import client_app, server_app
 
     settings = tomllib.loads((HERE / app / "pyproject.toml").read_text())
