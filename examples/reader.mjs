@@ -53,6 +53,7 @@ class Reader {
     return this.#bytes.subarray(this.#at, this.#at += length);
   }
   u8() { return this.take(1)[0]; }
+  peek() { return this.#bytes[this.#at]; }
   u32() { return this.take(4).reduceRight((sum, byte) => sum * 256 + byte, 0); }
   u64() { return BigInt(this.u32()) | BigInt(this.u32()) << 32n; }
 
@@ -672,7 +673,7 @@ export class Replica {
   #readBroadcast(bytes, expectedRound, expectedStamp) {
     const { reader, stamp, round } = this.#open(bytes, BROADCAST);
     demand(round === expectedRound, `broadcast of round ${round}, not ${expectedRound}`);
-    demand(equal(stamp, expectedStamp), 'another history');
+    demand(!expectedStamp || equal(stamp, expectedStamp), 'another history');
     const counted = reader.ids(), cohort = readCohort(reader);
     const values = readCarried(reader, this.#carried), update = readUpdate(reader, this.#model);
     demand(update.codec !== 6 && update.codec !== 7, 'codecs 6 and 7 are for catch-ups');
@@ -699,6 +700,20 @@ export class Replica {
     return update;
   }
 
+  // The broadcasts of the rounds from `since` on; a `stamp` of null accepts any history before them.
+  #readBroadcasts(reader, since, round, stamp) {
+    const carriedSize = this.#carried.reduce((sum, [, shape, dtype]) => sum + DTYPES[dtype][0] * product(shape), 0);
+    demand(reader.left <= 8 * this.#model.n + 2 * carriedSize + 4096, 'replay longer than a model');
+    const broadcasts = [];
+    for (let at = since; at < round; at++) {
+      const data = reader.take(reader.count(reader.left, 'length'));
+      broadcasts.push(this.#readBroadcast(data, at, stamp));
+      stamp = broadcasts.at(-1).nextStamp;
+    }
+    reader.finish();
+    return broadcasts;
+  }
+
   applyCatchUp(bytes) {
     const { reader, stamp, round } = this.#open(bytes, CATCH_UP);
     const way = reader.count(2 ** 36, 'way'), mode = way % 4, counted = Math.floor(way / 4) % 2 === 1;
@@ -712,15 +727,8 @@ export class Replica {
     let newStamp = stamp;
     if (mode === REPLAY) {
       demand(!counted, 'a replay has no counted flag');
-      const carriedSize = this.#carried.reduce((sum, [, shape, dtype]) => sum + DTYPES[dtype][0] * product(shape), 0);
-      demand(reader.left <= 8 * this.#model.n + 2 * carriedSize + 4096, 'replay longer than a model');
-      const broadcasts = [];
-      for (let at = since; at < round; at++) {
-        const data = reader.take(reader.count(reader.left, 'length'));
-        broadcasts.push(this.#readBroadcast(data, at, newStamp));
-        newStamp = broadcasts.at(-1).nextStamp;
-      }
-      reader.finish();
+      const broadcasts = this.#readBroadcasts(reader, since, round, stamp);
+      newStamp = broadcasts.at(-1)?.nextStamp ?? stamp;
       broadcasts.forEach((broadcast) => this.#advance(broadcast));
     } else if (mode === SUM) {
       newStamp = reader.take(3);
@@ -729,11 +737,17 @@ export class Replica {
     } else {
       const { n } = this.#model, values = readCarried(reader, this.#carried);
       demand(this.#carried.every(([name]) => name in values), 'a whole model has all carried tensors');
-      let weights, update;
+      let weights, update = null, broadcasts = [];
       if (mode === INITIAL) {
         weights = readInitial(reader, this.#model);
         demand((round > 0) === (reader.left > 0), 'the sum is missing, or there is nothing to sum');
-        update = reader.left ? this.#readSum(reader) : null;
+        if (reader.left && reader.peek() === 0) {
+          reader.u8();
+          broadcasts = this.#readBroadcasts(reader, 0, round, null);
+          demand(equal(broadcasts.at(-1).nextStamp, stamp), 'another history');
+        } else {
+          update = reader.left ? this.#readSum(reader) : null;
+        }
       } else {
         const model = readUpdate(new Reader(reader.take(1 + 4 * n)), this.#model);
         update = reader.left ? readUpdate(reader, this.#model) : null;
@@ -744,6 +758,7 @@ export class Replica {
       this.values = values;
       this.#base = null;
       if (update) this.applyUpdate(update);
+      broadcasts.forEach((broadcast) => this.#advance({ ...broadcast, values: {} }));
     }
     this.#stamp = newStamp;
     this.round = round;
@@ -774,6 +789,7 @@ function checkVectors(path) {
   const {
     layout, arrays, payloads, federations, refused, calls, refused_calls: refusedCalls, carried,
     refused_carried: refusedCarried, initial, refused_initial: refusedInitial,
+    initial_replays: initialReplays, refused_initial_replays: refusedInitialReplays,
   } = JSON.parse(readFileSync(path, 'utf8'));
   const fromHex = (hex) => Uint8Array.from(Buffer.from(hex, 'hex'));
   const same = (a, b) => a.length === b.length && a.every((value, i) => Object.is(value, b[i]));
@@ -841,7 +857,7 @@ function checkVectors(path) {
     () => carried.layout.digest === Buffer.from(layoutDigest(carried.layout)).toString('hex'));
   carried.federations.forEach((federation) => checkFederation(carried.layout, federation));
 
-  for (const { method, precision, terms, start, rounds, joins } of initial) {
+  for (const [index, { method, precision, terms, start, rounds, joins }] of initial.entries()) {
     joins.forEach((hex, round) => check(`${method}: joins at ${round} by ${precision}`, () => {
       const replica = new Replica(layout, fromHex(terms));
       replica.applyCatchUp(fromHex(hex));
@@ -849,6 +865,11 @@ function checkVectors(path) {
       if (replica.round !== round || !same(replica.weights, expected[round])) return false;
       rounds.slice(round).forEach(({ broadcast }) => replica.applyBroadcast(fromHex(broadcast)));
       return same(replica.weights, expected.at(-1));
+    }));
+    initialReplays[index].forEach((hex, at) => check(`${method}: joins by broadcasts, ${precision}`, () => {
+      const replica = new Replica(layout, fromHex(terms));
+      replica.applyCatchUp(fromHex(hex));
+      return replica.round === at + 1 && same(replica.weights, rounds[at].weights);
     }));
     closeSection(`initial model of ${method} by ${precision}`);
   }
@@ -867,7 +888,7 @@ function checkVectors(path) {
     else replica.applyCatchUp(data);
   })));
   closeSection('refused carried tensors');
-  refusedInitial.forEach(({ hex, reason }) => check(`refused initial model: ${reason}`,
+  [...refusedInitial, ...refusedInitialReplays].forEach(({ hex, reason }) => check(`refused initial model: ${reason}`,
     () => refuses(() => new Replica(layout, fromHex(initial[0].terms)).applyCatchUp(fromHex(hex)))));
   closeSection('refused initial models');
 

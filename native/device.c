@@ -505,20 +505,20 @@ static int entries_are_valid(const struct payload *payload)
     return 1;
 }
 
+/* The value of entry j, which was read last. */
+static float entry_value(const struct payload *payload, const struct entries *entries, uint32_t j)
+{
+    if (!(payload->flags & TERNARY))
+        return load_float(payload->values + 4 * (size_t)j);
+    float value = load_float(payload->values + 4 * (size_t)entries->update);
+    return get_bit(payload->signs, j) ? value : -value;
+}
+
 static void add_entries(const struct payload *payload, float *out)
 {
     struct entries entries = payload->entries;
-    for (uint32_t j = 0; j < payload->count && next_entry(&entries); j++) {
-        float value;
-        if (payload->flags & TERNARY) {
-            value = load_float(payload->values + 4 * (size_t)entries.update);
-            if (!get_bit(payload->signs, j))
-                value = -value;
-        } else {
-            value = load_float(payload->values + 4 * (size_t)j);
-        }
-        out[entries.position] += value;
-    }
+    for (uint32_t j = 0; j < payload->count && next_entry(&entries); j++)
+        out[entries.position] += entry_value(payload, &entries, j);
 }
 
 /* ---- Payloads -------------------------------------------------------------------------------- */
@@ -614,6 +614,73 @@ static void add_update(const struct payload *payload, uint32_t size, float *out)
         add_entries(payload, out);
 }
 
+/* ---- Residual -------------------------------------------------------------------------------- */
+
+/* A finite binary16 number; binary32 holds every one. */
+static float half_to_float(uint32_t bits)
+{
+    const uint32_t exponent = bits >> 10 & 31;
+    const uint32_t fraction = bits & 1023;
+    float value;
+    if (exponent) {
+        const uint32_t wide = (exponent + 127 - 15) << 23 | fraction << 13;
+        memcpy(&value, &wide, sizeof value);
+    } else {
+        value = (float)fraction / 16777216; /* subnormal: a multiple of 2**-24 */
+    }
+    return bits >> 15 ? -value : value;
+}
+
+#if FT_DEVICE_FLOAT16_RESIDUAL
+static float get_residual(ft_device_residual half)
+{
+    return half_to_float(half);
+}
+
+/* Round a finite number to the nearest binary16 number, ties to even. */
+static ft_device_residual make_residual(float value)
+{
+    const uint32_t sign = float_bits(value) >> 16 & 0x8000;
+    const uint32_t bits = float_bits(value) & 0x7fffffff;
+    uint32_t half;
+    if (bits >= 0x477fe000) /* 65504, the largest one: infinity would never leave the residual */
+        half = 0x7bff;
+    else if (bits < 0x38800000) /* subnormal: next to 0.5, numbers are 2**-24 apart */
+        half = float_bits((value < 0 ? -value : value) + 0.5f) - float_bits(0.5f);
+    else
+        half = (bits - ((127 - 15) << 23) + 0xfff + (bits >> 13 & 1)) >> 13;
+    return (ft_device_residual)(sign | half);
+}
+
+/* Add a payload without signs to the residual. */
+static void give_back(const struct payload *payload, uint32_t size, ft_device_residual *out)
+{
+    struct entries entries = payload->entries;
+    if (payload->codec == DENSE)
+        for (uint32_t i = 0; i < size; i++)
+            out[i] = make_residual(get_residual(out[i]) + load_float(payload->values + 4 * (size_t)i));
+    else if (FT_DEVICE_WITH_STC)
+        for (uint32_t j = 0; j < payload->count && next_entry(&entries); j++)
+            out[entries.position] = make_residual(get_residual(out[entries.position]) +
+                                                  entry_value(payload, &entries, j));
+}
+#else
+static float get_residual(ft_device_residual value)
+{
+    return value;
+}
+
+static ft_device_residual make_residual(float value)
+{
+    return value;
+}
+
+static void give_back(const struct payload *payload, uint32_t size, ft_device_residual *out)
+{
+    add_update(payload, size, out);
+}
+#endif
+
 /* Advance the weights by a payload that open_payload has checked. */
 static void apply(ft_device *client, const struct payload *payload)
 {
@@ -657,7 +724,7 @@ static void settle(ft_device *client, int counted, ft_device_event *event)
         struct payload payload;
         struct reader in = {client->upload + 2 + HEAD, client->upload + client->pending - CRC, 0};
         if (open_payload(client, &payload, &in, client->method, 0) == FT_DEVICE_OK)
-            add_update(&payload, client->size, client->residual);
+            give_back(&payload, client->size, client->residual);
     }
     client->pending = 0;
 }
@@ -717,7 +784,7 @@ static int receive_notice(const ft_device *client, const struct head *head, stru
     return FT_DEVICE_OK;
 }
 
-/* The next broadcast of a replay, which must be that of `round` and have this stamp. */
+/* The next broadcast of a replay, which must be that of `round` and have this stamp, unless NULL. */
 static int next_broadcast(const ft_device *client, struct reader *in, int64_t round,
                           const uint8_t *stamp, struct broadcast *broadcast)
 {
@@ -730,7 +797,9 @@ static int next_broadcast(const ft_device *client, struct reader *in, int64_t ro
         open_message(client, data, (size_t)length, 1u << BROADCAST, &broadcast->head, &inner);
     if (code != FT_DEVICE_OK)
         return code;
-    if (broadcast->head.round != round || memcmp(broadcast->head.stamp, stamp, STAMP))
+    if (broadcast->head.round != round)
+        return FT_DEVICE_BAD_MESSAGE;
+    if (stamp && memcmp(broadcast->head.stamp, stamp, STAMP))
         return FT_DEVICE_BAD_MESSAGE;
     return read_broadcast(client, broadcast, &inner);
 }
@@ -851,20 +920,9 @@ struct initial {
     const uint8_t *values;
 };
 
-/* A finite binary16 number; binary32 holds every one. */
 static float load_half(const uint8_t *data)
 {
-    const uint32_t bits = (uint32_t)data[0] | (uint32_t)data[1] << 8;
-    const uint32_t exponent = bits >> 10 & 31;
-    const uint32_t fraction = bits & 1023;
-    float value;
-    if (exponent) {
-        const uint32_t wide = (exponent + 127 - 15) << 23 | fraction << 13;
-        memcpy(&value, &wide, sizeof value);
-    } else {
-        value = (float)fraction / 16777216; /* subnormal: a multiple of 2**-24 */
-    }
-    return bits >> 15 ? -value : value;
+    return half_to_float((uint32_t)data[0] | (uint32_t)data[1] << 8);
 }
 
 static void open_halves(struct initial *initial, struct reader *in, uint32_t size)
@@ -939,14 +997,37 @@ static void set_initial(ft_device *client, const struct initial *initial)
     }
 }
 
-/* The initial model and the sum of all broadcasts, for a client without weights. */
+/* Check the broadcasts of all rounds up to that of `head`. Returns a code. */
+static int check_broadcasts(const ft_device *client, const struct head *head, struct reader in)
+{
+    struct broadcast broadcast;
+    const uint8_t *stamp = NULL;
+    if (bytes_left(&in) > 8 * (size_t)client->size + 4096)
+        return FT_DEVICE_BAD_MESSAGE;
+    for (int64_t round = 0; round < head->round; round++) {
+        int code = next_broadcast(client, &in, round, stamp, &broadcast);
+        if (code != FT_DEVICE_OK)
+            return code;
+        stamp = broadcast.next_stamp;
+    }
+    if (in.bad || bytes_left(&in) || memcmp(stamp, head->stamp, STAMP))
+        return FT_DEVICE_BAD_MESSAGE;
+    return FT_DEVICE_OK;
+}
+
+/* The initial model, and all broadcasts or their sum, for a client without weights. */
 static int receive_initial(ft_device *client, const struct head *head, struct reader *in,
                            ft_device_event *event)
 {
     struct initial initial;
     struct payload payload;
     int code = open_initial(client, &initial, in);
-    if (code == FT_DEVICE_OK && head->round)
+    struct reader marker = *in;
+    const int has_broadcasts = code == FT_DEVICE_OK && head->round && !take_byte(&marker) &&
+                               !marker.bad;
+    if (has_broadcasts)
+        code = check_broadcasts(client, head, marker);
+    else if (code == FT_DEVICE_OK && head->round)
         code = open_sum(client, &payload, in);
     else if (code == FT_DEVICE_OK && bytes_left(in))
         code = FT_DEVICE_BAD_MESSAGE;
@@ -958,7 +1039,12 @@ static int receive_initial(ft_device *client, const struct head *head, struct re
         return FT_DEVICE_MISSED_ROUNDS;
     set_initial(client, &initial);
     client->sign_updates = 0;
-    if (head->round)
+    for (int64_t round = 0; has_broadcasts && round < head->round; round++) {
+        struct broadcast broadcast;
+        next_broadcast(client, &marker, round, NULL, &broadcast);
+        apply(client, &broadcast.payload);
+    }
+    if (head->round && !has_broadcasts)
         apply(client, &payload);
     memcpy(client->stamp, head->stamp, STAMP);
     client->round = head->round;
@@ -1026,20 +1112,20 @@ int ft_device_receive(ft_device *client, const uint8_t *data, size_t length,
 
 /* What there is to send: a change of the weights, plus the residual. */
 struct target {
-    const float *residual; /* or NULL */
-    const float *change;   /* or NULL */
-    const float *weights;  /* subtracted from the change, or NULL */
+    const ft_device_residual *residual; /* or NULL */
+    const float *change;                /* or NULL */
+    const float *weights;               /* subtracted from the change, or NULL */
 };
 
 /* Computed wherever it is needed: nothing is written before everything is known to be valid. */
 static float value_at(const struct target *target, uint32_t i)
 {
     if (!target->change)
-        return target->residual[i];
+        return get_residual(target->residual[i]);
     float value = target->change[i];
     if (target->weights)
         value -= target->weights[i];
-    return target->residual ? value + target->residual[i] : value;
+    return target->residual ? value + get_residual(target->residual[i]) : value;
 }
 
 static int all_below(const struct target *target, uint32_t size, uint32_t limit)
@@ -1201,7 +1287,7 @@ static int send_ternary(ft_device *client, const struct target *target)
             entry++;
             value += value > 0 ? -mu : mu;
         }
-        client->residual[i] = value;
+        client->residual[i] = make_residual(value);
     }
     seal_upload(client, length);
     return FT_DEVICE_OK;
@@ -1340,7 +1426,7 @@ int ft_device_start(ft_device *client, const char *federation, size_t length)
 {
     if (!is_valid(client) || (!federation && length))
         return FT_DEVICE_BAD_ARGUMENT;
-    const struct target weights = {client->weights, NULL, NULL};
+    const struct target weights = {NULL, client->weights, NULL};
     if (!all_below(&weights, client->size, ABOVE_2_100))
         return FT_DEVICE_NOT_FINITE;
     int code = ft_device_join(client);

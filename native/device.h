@@ -46,7 +46,7 @@ extern "C" {
 
 /* Version of this interface. The major number changes if a caller has to change. */
 #define FT_DEVICE_VERSION_MAJOR 1
-#define FT_DEVICE_VERSION_MINOR 1
+#define FT_DEVICE_VERSION_MINOR 2
 
 /* Version of the messages (docs/format.md). */
 #define FT_DEVICE_FORMAT 1
@@ -60,6 +60,21 @@ extern "C" {
 #endif
 #ifndef FT_DEVICE_WITH_DENSE
 #define FT_DEVICE_WITH_DENSE 1
+#endif
+
+/*
+ * Define this as 1 to keep the residual in 2 bytes per parameter instead of 4. Values are rounded to
+ * the nearest binary16 number, and to at most 65504. The weights stay equal to the server's bit for
+ * bit; docs/how-to/devices.md has the effect on the accuracy.
+ */
+#ifndef FT_DEVICE_FLOAT16_RESIDUAL
+#define FT_DEVICE_FLOAT16_RESIDUAL 0
+#endif
+
+#if FT_DEVICE_FLOAT16_RESIDUAL
+typedef uint16_t ft_device_residual; /* the bits of a binary16 number */
+#else
+typedef float ft_device_residual;
 #endif
 
 /* Largest number of parameters. */
@@ -111,7 +126,7 @@ enum ft_device_how {
     FT_DEVICE_REPLAY,      /* replayed broadcasts */
     FT_DEVICE_SUM,         /* sum of broadcasts */
     FT_DEVICE_MODEL,       /* whole model */
-    FT_DEVICE_INITIAL      /* initial model and sum of broadcasts */
+    FT_DEVICE_INITIAL      /* initial model and broadcasts */
 };
 
 /* A tensor as rows: its first axis by all others. A tensor with one axis or none has one row. */
@@ -143,7 +158,7 @@ typedef struct ft_device {
     double p_up;        /* stc: share of the parameters in an upload, in (0, 1] */
     uint64_t seed;      /* signsgd: random seed for the signs of zeros */
     float *weights;     /* size values: the model; only the library writes to it */
-    float *residual;    /* stc, dense: size values: the part of all deltas not sent yet */
+    ft_device_residual *residual; /* stc, dense: size values: the part of all deltas not sent yet */
     float *base;        /* signsgd: size values */
     int32_t *counts;    /* signsgd: size values */
     uint8_t *upload;    /* the pending upload */

@@ -41,6 +41,10 @@ static void *take(struct buffers *held, PyObject *object, Py_ssize_t item, int w
                      view->itemsize);
         return NULL;
     }
+    if ((uintptr_t)view->buf % (uintptr_t)item) {
+        PyErr_SetString(PyExc_ValueError, "the buffer is not aligned");
+        return NULL;
+    }
     *length = view->len / item;
     /* An empty buffer may have no memory at all; the kernels never look at it. */
     static char nothing[8];

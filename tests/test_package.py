@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,23 @@ def test_type_checkers_see_the_names_that_are_imported_on_first_use(package):
     for name, origin in modules.items():
         if name != "simulate":  # needs torch
             assert getattr(module, name) is getattr(importlib.import_module(origin), name)
+
+
+def requirements(extra: str | None) -> set[str]:
+    """Return the packages that ``pip install fedtern[extra]`` asks for, by pyproject.toml."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    wanted = project["optional-dependencies"][extra] if extra else project["dependencies"]
+    found: set[str] = set()
+    for name, extras in (re.match(r"([\w-]+)(?:\[([\w,]+)\])?", text).groups() for text in wanted):
+        inner = extras.split(",") if extras and name == "fedtern" else []
+        found |= set().union(*map(requirements, inner)) if inner else {name}
+    return found
+
+
+def test_core_and_mqtt_client_install_neither_torch_nor_numba():
+    assert requirements(None) == {"numpy", "filelock"}
+    assert requirements("mqtt") == {"aiomqtt", "prometheus-client", "typer", "rich"}
+    assert "torch" in requirements("paper")  # by way of another extra
 
 
 def test_unknown_attributes_are_reported():

@@ -64,7 +64,9 @@ def simulate(app: str, rounds: int, p: float | None) -> dict[str, float]:
     from flwr.simulation import run_simulation
 
     sys.path.insert(0, str(HERE / app))
-    os.environ["PYTHONPATH"] = str(HERE / app)  # for the processes of the simulation
+    # For the processes of the simulation, which import what this process imports.
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE / app), inherited)))
     from digits import client_app, server_app
 
     settings = tomllib.loads((HERE / app / "pyproject.toml").read_text())
@@ -81,8 +83,9 @@ def simulate(app: str, rounds: int, p: float | None) -> dict[str, float]:
     server_app.evaluate = remember
     if p is not None and app == "compressed":
         from fedtern import stc
+        from fedtern.transports.flower import Compressed
 
-        server_app.Compressed = partial(server_app.Compressed, method=stc(p, p))
+        vars(server_app)["Compressed"] = partial(Compressed, method=stc(p, p))
 
     class Configured(ClientApp):
         def __call__(self, message: Any, context: Context) -> Any:

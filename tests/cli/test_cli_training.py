@@ -219,6 +219,24 @@ def test_split_json_has_the_counts_of_each_client(fedtern):
     assert len(json.loads(result.stdout)["counts"]) == 4
 
 
+def test_a_natural_split_of_text_lists_documents_and_no_classes(fedtern):
+    printed = fedtern("split", "transformer-text", "--split", "natural", "--clients", "20").stdout
+    assert "clients:             20" in printed
+    assert "classes" not in printed
+
+
+@pytest.mark.parametrize(
+    ("task", "metric"), [("mlp-regression", "rmse"), ("transformer-text", "perplexity")]
+)
+def test_a_comparison_shows_the_primary_metric_of_the_task(fedtern, task, metric):
+    result = fedtern(
+        "compare", "stc:p_up=1/10,p_down=1/10", "sgd", "--task", task, "--clients", "10",
+        "--iterations", "2", "--batch-size", "2",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert result.stdout.split()[:2] == ["method", metric]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

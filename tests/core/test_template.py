@@ -218,3 +218,29 @@ def test_bfloat16_rounds_like_torch():
         from_float32(np.float32([3.4028e38]), "bfloat16", "refuse", "w")
     saturated = from_float32(np.float32([-3.4028e38]), "bfloat16", "saturate", "w")
     assert np.isfinite(to_float32(saturated, "bfloat16")).all()
+
+
+def test_a_fixed_tensor_that_is_tied_to_a_trained_one_is_refused():
+    shared = np.ones((2, 3), np.float32)
+    with pytest.raises(ValueError, match=r"'head' is trained, but 'embed', which is tied to it"):
+        Template.of({"embed": shared, "head": shared}, trainable=["head"])
+
+
+def test_a_pattern_of_bfloat16_bits_without_a_match_is_refused():
+    bits = {"w": np.zeros(3, np.uint16), "v": np.ones(2, np.float32)}
+    with pytest.raises(ValueError, match="no tensor matches bfloat16='typo"):
+        Template.of(bits, bfloat16=["typo*"])
+
+
+def test_nan_in_tied_tensors_does_not_count_as_a_difference():
+    shared = np.ones(2, np.float32)
+    template = Template.of({"a": shared, "b": shared})
+    spoilt = np.float32([np.nan, 1])
+    template.check({"a": spoilt, "b": spoilt.copy()})
+
+
+def test_bfloat16_tensors_without_axes_are_handed_back_as_arrays():
+    template = Template.of({"s": np.array(0x3F80, np.uint16)}, bfloat16=["s"])
+    joined = template.join(np.float32([2.5]))
+    assert isinstance(joined["s"], np.ndarray)
+    assert joined["s"].shape == ()

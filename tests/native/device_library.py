@@ -174,6 +174,7 @@ class Device:
         *,
         federation: str = "",
         upload_room: int | None = None,
+        residual: type[np.floating] = np.float32,
     ) -> None:
         self.library = library
         self.client_id = client_id
@@ -189,7 +190,7 @@ class Device:
         self._weights = np.zeros(size, np.float32)
         if weights is not None:
             self._weights[:] = weights
-        self._residual = np.full(size, np.nan, np.float32)
+        self._residual = np.full(size, np.nan, residual)
         self._base = np.zeros(size, np.float32)
         self._counts = np.zeros(size, np.int32)
         signs = codec == SignsCodec.id
@@ -295,6 +296,7 @@ class Device:
             self.terms.layout,
             federation=self.federation,
             upload_room=self._upload.size,
+            residual=self._residual.dtype.type,
         )
         for name in ("_weights", "_residual", "_base", "_counts", "_upload"):
             getattr(new, name)[:] = getattr(self, name)
@@ -313,7 +315,7 @@ class Device:
             **pack_blobs({"pending": [] if self.pending is None else [self.pending]}),
         }
         if codec_of(self.terms.method) != SignsCodec.id:
-            arrays["feedback.residual"] = self._residual.copy()
+            arrays["feedback.residual"] = self._residual.astype(np.float32)
         elif self.state.sign_updates:
             arrays["weights"] = self._base.copy()
             arrays["votes.counts"] = self._counts.copy()

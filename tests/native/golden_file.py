@@ -118,8 +118,11 @@ def record_initial(library: ctypes.CDLL, case: dict[str, Any]) -> bytes:
         recorder.begin(JOIN)
         for message in (bytes.fromhex(data), *broadcasts[round:]):
             recorder.receive(message)
+    for data in GOLDEN["initial_replays"][GOLDEN["initial"].index(case)]:
+        recorder.begin(JOIN)
+        recorder.receive(bytes.fromhex(data))
     recorder.begin(JOIN)
-    for refused in GOLDEN["refused_initial"]:
+    for refused in [*GOLDEN["refused_initial"], *GOLDEN["refused_initial_replays"]]:
         recorder.receive(bytes.fromhex(refused["hex"]))
     return recorder.to_bytes()
 

@@ -87,7 +87,20 @@ def test_golden_initial_models_give_the_recorded_weights(library, case):
         assert device.weights.tobytes() == np.float32(expected[-1]).tobytes()
 
 
-@pytest.mark.parametrize("refused", GOLDEN["refused_initial"], ids=lambda case: case["reason"])
+@pytest.mark.parametrize("number", range(len(GOLDEN["initial"])))
+def test_golden_initial_models_with_broadcasts_give_the_recorded_weights(library, number):
+    case = GOLDEN["initial"][number]
+    for recorded, data in zip(case["rounds"], GOLDEN["initial_replays"][number], strict=True):
+        device = make(library, case, None)
+        device.receive(bytes.fromhex(data))
+        assert device.weights.tobytes() == np.float32(recorded["weights"]).tobytes()
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [*GOLDEN["refused_initial"], *GOLDEN["refused_initial_replays"]],
+    ids=lambda case: case["reason"],
+)
 def test_golden_bad_initial_models_are_refused(library, refused):
     device = make(library, GOLDEN["initial"][0], None)
     before = device.everything()

@@ -70,9 +70,11 @@ class Scene:
             initial = encode_initial(self.start, LAYOUT, precision)
             way = CatchUpBuilder(-1, 0, False, server.terms)
             self.messages[f"initial {precision}"] = way.start(initial, b"", b"abc", {})
+            way = CatchUpBuilder(-1, server.round, False, server.terms)
+            data = way.start_with_replay(initial, self.broadcasts, server.stamp, {})
+            self.messages[f"initial {precision} and replay"] = data
             updates = [Broadcast.open(data, server.terms).update for data in self.broadcasts]
             if (total := merge_updates(updates)) is not None:
-                way = CatchUpBuilder(-1, server.round, False, server.terms)
                 data = way.start(initial, encode_sum(total, LAYOUT), server.stamp, {})
                 self.messages[f"initial {precision} and sum"] = data
 

@@ -31,7 +31,11 @@ def _fedtern(
 for _name, _target, _summary in (
     ("run", "fedtern.cli.train:run", "Train a federation and save the run."),
     ("compare", "fedtern.cli.train:compare", "Train the same federation with several methods."),
-    ("tasks", "fedtern.cli.catalogue:tasks", "List the built-in tasks."),
+    (
+        "tasks",
+        "fedtern.cli.catalogue:tasks",
+        "List tasks: the built-in ones, those of installed packages and your own.",
+    ),
     (
         "methods",
         "fedtern.cli.catalogue:methods",

@@ -145,7 +145,8 @@ def split(
     sizes = np.array(dealt.sizes)
     typer.echo(f"clients:             {len(dealt):,}")
     typer.echo(f"examples per client: {sizes.min():,} to {sizes.max():,}")
-    typer.echo(f"classes per client:  {held.min()} to {held.max()} (mean {held.mean():.2f})")
+    if dataset.num_classes is not None:
+        typer.echo(f"classes per client:  {held.min()} to {held.max()} (mean {held.mean():.2f})")
     if plot is not None:
         typer.echo(f"plot: {plot}")
 

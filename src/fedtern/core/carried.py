@@ -135,7 +135,7 @@ def _as_float16(tensor: Carried, values: NDArray[Any]) -> NDArray[np.float16] | 
     """Return the values as float16 if that loses nothing and is shorter."""
     if tensor.dtype not in ("float32", "float64"):
         return None
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # NaN may be a signalling one
         narrow = values.astype("<f2")
     return narrow if same_bits(narrow.astype(tensor.storage), values) else None
 

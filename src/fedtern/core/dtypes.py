@@ -114,4 +114,5 @@ def _round_to_16_bits(values: NDArray[np.float32], dtype: str) -> NDArray[Any]:
         return values.astype(np.float16)
     bits = np.array(values, np.float32, order="C").view(np.uint32)
     # Round to nearest, ties to even: add just less than half of the last kept bit, plus that bit.
-    return ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
+    return np.asarray(rounded, np.uint16)  # operators return scalars for arrays without axes

@@ -21,7 +21,15 @@ from fedtern.core.envelope import (
 )
 from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout
-from fedtern.core.protocol.catchup import MODEL, MODES, REPLAY, START, SUM, read_lag
+from fedtern.core.protocol.catchup import (
+    MODEL,
+    MODES,
+    REPLAY,
+    REPLAY_MARKER,
+    START,
+    SUM,
+    read_lag,
+)
 from fedtern.core.protocol.initial import initial_precision, read_initial
 from fedtern.core.protocol.messages import read_cohort
 from fedtern.core.protocol.terms import STAMP_BYTES
@@ -105,7 +113,9 @@ def inspect(data: bytes, layout: Layout | None = None) -> Inspection:
         payload = _inspect_carried(payload, layout, found)
     if layout is not None and mode in _WHOLE_MODELS:
         payload = _inspect_whole_model(payload, layout, mode == MODES[START].value, found)
-    if payload or mode not in _WHOLE_MODELS:
+    if mode == MODES[START].value and payload[:1] == bytes([REPLAY_MARKER]):
+        found.parts.append(("broadcasts", len(payload)))
+    elif payload or mode not in _WHOLE_MODELS:
         _inspect_payload(payload, layout, found)
     return found
 

@@ -102,7 +102,9 @@ class Snapshot:
         header: dict[str, Any] = {}
         offset = 0
         body_crc = 0
-        for name, array in self.arrays.items():
+        # Wide types first, so that all arrays are aligned in the file and need no copy when read.
+        arrays = sorted(self.arrays.items(), key=lambda item: -item[1].dtype.itemsize)
+        for name, array in arrays:
             end = offset + array.nbytes
             header[name] = {
                 "dtype": _NAMES[array.dtype],
@@ -118,7 +120,7 @@ class Snapshot:
         # The checksum covers the header that contains it, with zeros instead of the checksum.
         checksum = _checksum(text, body_crc).encode()
         yield _LENGTH.pack(len(text)) + text.replace(_NO_CHECKSUM.encode(), checksum, 1)
-        for array in self.arrays.values():
+        for _, array in arrays:
             yield _buffer(array)
 
     def to_bytes(self) -> bytes:
@@ -158,7 +160,9 @@ class Snapshot:
             dtype = np.dtype(_DTYPES[entry["dtype"]])
             if end - start != math.prod(entry["shape"]) * dtype.itemsize:
                 raise ValueError(f"array {name!r} does not have the size of its shape")
-            arrays[name] = np.frombuffer(body[start:end], dtype).reshape(entry["shape"])
+            array = np.frombuffer(body[start:end], dtype).reshape(entry["shape"])
+            # Files of earlier versions have arrays that are not aligned.
+            arrays[name] = array if array.flags.aligned else array.copy()
         is_owner = isinstance(data, memoryview) and not data.readonly
         return cls(arrays, dict(json.loads(meta["fedtern"])), is_owner)
 

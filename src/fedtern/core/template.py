@@ -24,7 +24,7 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtern.core.carried import check_carried
+from fedtern.core.carried import check_carried, same_bits
 from fedtern.core.dtypes import (
     Overflow,
     check_dtype,
@@ -177,16 +177,12 @@ class Template:
                 supported, or an option is unknown.
 
         """
-        if detect_ties not in (True, False, "values"):
-            raise ValueError(f'detect_ties must be True, False or "values", got {detect_ties!r}')
-        if carry not in get_args(Carry):
-            raise ValueError(f'carry must be "average", "latest" or "local", got {carry!r}')
-        if overflow not in get_args(Overflow):
-            raise ValueError(f'overflow must be "refuse" or "saturate", got {overflow!r}')
+        _check_options(carry, overflow, detect_ties)
         given = as_arrays(arrays)
         carried = _patterns(carried)
         trainable = _patterns(trainable)
-        _check_matches(trainable, given)
+        _check_matches("trainable", trainable, given)
+        _check_matches("bfloat16", _patterns(bfloat16), given)
         kept: Kind = "local" if carry == "local" else "carried"
         twins: dict[object, str] = {}
         tensors = []
@@ -212,6 +208,8 @@ class Template:
             tensors.append(Tensor(name, tuple(array.shape), dtype, kind, twin))
         rule: Rule = "latest" if carry == "latest" else "average"
         template = cls(tuple(tensors), rule, overflow, foreign)
+        if detect_ties is True:
+            _check_fixed(template, given, twins)
         if not template.layout.names:
             names = ", ".join(given) or "none"
             raise ValueError(
@@ -309,7 +307,7 @@ class Template:
         for tensor in self._of_kind("tied"):
             ours = given[tensor.name]
             twin = given[tensor.twin]
-            if _memory(ours) != _memory(twin) and not np.array_equal(ours, twin):
+            if _memory(ours) != _memory(twin) and not same_bits(ours, twin):
                 raise ValueError(
                     f"tensor {tensor.name!r} was the same as {tensor.twin!r} in the initial model,"
                     " so both count as one tied tensor, but now they differ; pass"
@@ -459,13 +457,36 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _check_matches(patterns: Sequence[str], names: Iterable[str]) -> None:
+def _check_options(carry: Carry, overflow: Overflow, detect_ties: Ties) -> None:
+    """Raise a ``ValueError`` for an unknown option."""
+    if detect_ties not in (True, False, "values"):
+        raise ValueError(f'detect_ties must be True, False or "values", got {detect_ties!r}')
+    if carry not in get_args(Carry):
+        raise ValueError(f'carry must be "average", "latest" or "local", got {carry!r}')
+    if overflow not in get_args(Overflow):
+        raise ValueError(f'overflow must be "refuse" or "saturate", got {overflow!r}')
+
+
+def _check_matches(option: str, patterns: Sequence[str], names: Iterable[str]) -> None:
     """Raise a ``ValueError`` for a pattern that matches no name, such as a misspelt one."""
     names = list(names)
     for pattern in patterns:
         if names and not any(fnmatchcase(name, pattern) for name in names):
             shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-            raise ValueError(f"no tensor matches trainable={pattern!r}; the tensors are: {shown}")
+            raise ValueError(f"no tensor matches {option}={pattern!r}; the tensors are: {shown}")
+
+
+def _check_fixed(
+    template: Template, arrays: Mapping[str, NDArray[Any]], trained: Mapping[object, str]
+) -> None:
+    """Raise a ``ValueError`` for a fixed tensor that shares its memory with a trained one."""
+    for tensor in template.tensors:
+        twin = trained.get(_memory(arrays[tensor.name])) if tensor.kind == "fixed" else None
+        if twin is not None and tensor.size:
+            raise ValueError(
+                f"tensor {twin!r} is trained, but {tensor.name!r}, which is tied to it, matches no"
+                " pattern in trainable; add its name"
+            )
 
 
 def _bits_name(dtype: str) -> str:

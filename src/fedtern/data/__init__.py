@@ -3,6 +3,7 @@
 from fedtern.data.catalogue import DATASETS, load
 from fedtern.data.dataset import Dataset
 from fedtern.data.hyperparameters import TASK_DEFAULTS, Sgd, TaskDefaults, task_defaults
+from fedtern.data.metric_spec import MetricSpec
 from fedtern.data.splits import (
     Split,
     by_class,
@@ -17,6 +18,7 @@ __all__ = [
     "DATASETS",
     "TASK_DEFAULTS",
     "Dataset",
+    "MetricSpec",
     "Sgd",
     "Split",
     "TaskDefaults",

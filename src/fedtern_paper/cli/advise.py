@@ -23,7 +23,7 @@ from fedtern.advice import (
 )
 from fedtern.advice import advise as recommend
 from fedtern.cli import console, fraction_option, report_errors
-from fedtern.data.metric_spec import MetricSpec
+from fedtern.data import MetricSpec
 from fedtern.report import format_bytes, method_label
 from fedtern.runs import RecordedRun, load_run
 from fedtern_paper.lessons import GUIDANCE

@@ -273,10 +273,12 @@ def test_levels_of_subnormal_values_stay_within_the_steps():
     assert EliasCodec().decode(EliasCodec().encode(update, Layout.flat(3)), Layout.flat(3))
 
 
-def test_a_single_value_is_sent_exactly_by_a_grid_of_step_one():
-    layout = Layout(("w", "b"), ((4,), (1,)))
-    update = NearestLevels(1.0).compress(np.float32([1, 2, 3, 4, -0.3]), layout, rng())
-    assert update.to_dense()[4] == np.float32(-0.3)
+@pytest.mark.parametrize("step", [0.01, 0.7, 1.0, 1.5])
+def test_single_values_and_equal_magnitudes_are_sent_exactly_by_a_grid(step):
+    layout = Layout(("w", "b", "c"), ((4,), (1,), (3,)))
+    x = np.float32([1, 2, 3, 4, -0.3, 7, -7, 7])
+    update = NearestLevels(step).compress(x, layout, rng())
+    assert update.to_dense()[4:] == pytest.approx(x[4:], rel=1e-6)
 
 
 def test_grids_of_tensors_with_very_different_values_stay_finite():

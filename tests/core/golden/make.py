@@ -16,6 +16,8 @@
 - ``initial``: federations whose initial model is rounded; ``joins[i]`` takes a client without
   weights to round i.
 - ``refused_initial``: catch-ups of the first of these federations that break a rule.
+- ``initial_replays``: for each of these federations, catch-ups to the rounds 1, 2, … that have all
+  broadcasts instead of their sum; ``refused_initial_replays``: such catch-ups that break a rule.
 """
 
 from __future__ import annotations
@@ -37,8 +39,9 @@ from fedtern.core.codecs import UpdateSequenceCodec
 from fedtern.core.compressors import SparseTernary, TopK
 from fedtern.core.envelope import ARRAY, BROADCAST, CATCH_UP, COHORT_NOTICE, UPLOAD, seal
 from fedtern.core.layout import Carried
-from fedtern.core.protocol import CohortNotice, How
+from fedtern.core.protocol import Broadcast, CohortNotice, How
 from fedtern.core.protocol.catchup import CatchUpBuilder
+from fedtern.core.protocol.initial import encode_initial
 from fedtern.core.protocol.terms import Terms, initial_stamp
 from fedtern.core.updates.sums import merge_updates
 
@@ -394,6 +397,47 @@ def refused_initial(federation: dict[str, Any]) -> list[dict[str, str]]:
     return [{"reason": reason, "hex": data.hex()} for reason, data in broken.items()]
 
 
+def initial_replays(cases: list[dict[str, Any]]) -> list[list[str]]:
+    return [_replays_of(case) for case in cases]
+
+
+def _replays_of(case: dict[str, Any]) -> list[str]:
+    terms = Terms(LAYOUT, METHODS[case["method"]])
+    encoded = encode_initial(np.float32(case["given"]), LAYOUT, case["precision"])
+    assert encoded is not None  # the precision is not exact
+    broadcasts = [bytes.fromhex(recorded["broadcast"]) for recorded in case["rounds"]]
+    return [
+        CatchUpBuilder(-1, round, False, terms)
+        .start_with_replay(
+            encoded,
+            broadcasts[:round],
+            Broadcast.open(broadcasts[round - 1], terms).next_stamp,
+            {},
+        )
+        .hex()
+        for round in range(1, len(broadcasts) + 1)
+    ]
+
+
+def refused_initial_replays(case: dict[str, Any]) -> list[dict[str, str]]:
+    terms = Terms(LAYOUT, METHODS[case["method"]])
+    encoded = encode_initial(np.float32(case["given"]), LAYOUT, case["precision"])
+    assert encoded is not None  # the precision is not exact
+    first, second = (bytes.fromhex(case["rounds"][i]["broadcast"]) for i in (0, 1))
+    stamp = Broadcast.open(second, terms).next_stamp
+    builder = CatchUpBuilder(-1, 2, False, terms)
+    broken = {
+        "a round is missing": builder.start_with_replay(encoded, [first], stamp, {}),
+        "a round is there twice": builder.start_with_replay(encoded, [first, first], stamp, {}),
+        "rounds in another order": builder.start_with_replay(encoded, [second, first], stamp, {}),
+        "a round too many": builder.start_with_replay(encoded, [first, second, second], stamp, {}),
+        "broadcasts of another history": builder.start_with_replay(
+            encoded, [first, second], bytes(3), {}
+        ),
+    }
+    return [{"reason": reason, "hex": data.hex()} for reason, data in broken.items()]
+
+
 def main() -> None:
     path = HERE / "v1.json"
     golden: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
@@ -410,6 +454,8 @@ def main() -> None:
         "refused_carried": lambda: refused_carried(golden["carried"]["federations"][0]),
         "initial": initial,
         "refused_initial": lambda: refused_initial(golden["initial"][0]),
+        "initial_replays": lambda: initial_replays(golden["initial"]),
+        "refused_initial_replays": lambda: refused_initial_replays(golden["initial"][0]),
     }
     missing = [name for name in makers if name not in golden]
     if not missing:

@@ -16,7 +16,7 @@ from fedtern import Client, DecodeError, Layout, RemoteProtocolError, Server
 from fedtern.core.codecs import CODECS
 from fedtern.core.codecs.golomb import MAX_DENSITY
 from fedtern.core.layout import Carried
-from fedtern.core.protocol import CohortNotice
+from fedtern.core.protocol import CohortNotice, How
 from fedtern.core.protocol.terms import Terms, initial_stamp
 
 PATH = Path(__file__).parent / "v1.json"
@@ -204,7 +204,20 @@ def test_golden_initial_models_are_decoded_and_encoded(case):
         assert client.weights.tobytes() == np.float32(expected[-1]).tobytes()
 
 
-@pytest.mark.parametrize("case", GOLDEN["refused_initial"], ids=lambda case: case["reason"])
+@pytest.mark.parametrize("number", range(len(GOLDEN["initial"])))
+def test_golden_initial_models_with_broadcasts_are_decoded(number):
+    case = GOLDEN["initial"][number]
+    for recorded, data in zip(case["rounds"], GOLDEN["initial_replays"][number], strict=True):
+        client = Client(1, METHODS[case["method"]], LAYOUT)
+        assert client.receive(bytes.fromhex(data)).how is How.START
+        assert client.weights.tobytes() == np.float32(recorded["weights"]).tobytes()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [*GOLDEN["refused_initial"], *GOLDEN["refused_initial_replays"]],
+    ids=lambda case: case["reason"],
+)
 def test_golden_initial_models_that_break_a_rule_are_refused(case):
     with pytest.raises(DecodeError):
         Client(1, METHODS["stc"], LAYOUT).receive(bytes.fromhex(case["hex"]))

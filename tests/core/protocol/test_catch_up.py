@@ -16,7 +16,8 @@ from fedtern import (
     stc,
 )
 from fedtern.core.envelope import CATCH_UP
-from fedtern.core.protocol import Upload
+from fedtern.core.layout import Carried
+from fedtern.core.protocol import How, Upload
 from fedtern.core.protocol.catchup import MODEL, REPLAY, SUM, CatchUpBuilder, read_lag
 from fedtern.core.updates import is_empty
 
@@ -241,3 +242,35 @@ def test_a_client_from_a_backup_learns_that_its_upload_did_not_count():
     lost.restore(backup)
     lost.receive(server.catch_up(1, 0).data)
     assert not np.array_equal(lost.residual, residual)
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8"])
+def test_updates_that_cannot_be_summed_follow_a_rounded_initial_model_one_by_one(precision):
+    """A grid has no sum, but a few of its broadcasts are shorter than an exact model."""
+    method = METHODS["grid"]
+    layout = Layout(
+        ("w", "b"), ((40, 50), (50,)), (Carried("mean", (3,), "float32"), Carried("n", (), "int64"))
+    )
+    rng = np.random.default_rng(0)
+    start = rng.standard_normal(layout.size).astype(np.float32)
+    carried = {"mean": np.zeros(3, np.float32), "n": np.array(0)}
+    server = Server(start, method, layout, carried=carried, initial=precision)
+    trainer = Client(1, method, layout, start, carried=carried, initial=precision)
+    seen = set()
+    for round in range(12):
+        late = Client(2, method, layout)
+        caught_up = server.catch_up(2, -1)
+        seen.add(caught_up.how)
+        assert late.receive(caught_up.data).round == round
+        assert late.weights.tobytes() == server.weights.tobytes()
+        assert late.stamp == server.stamp
+        assert all(np.array_equal(late.carried[name], server.carried[name]) for name in carried)
+        assert len(caught_up.data) < 4 * layout.size + 200
+        delta = rng.standard_normal(layout.size) * 0.1
+        # The counter stays at its last value in every third round.
+        values = {"mean": np.full(3, round, np.float32), "n": np.array(round - round % 3)}
+        server.receive(1, trainer.send_delta(delta, carried=values).data)
+        data = server.finish_round().data
+        trainer.receive(data)
+        assert late.receive(data).round == round + 1
+    assert seen == {How.START, How.MODEL}

@@ -380,3 +380,21 @@ def test_overhead_is_at_most_24_bytes_per_message_and_6_per_tensor(scope, tensor
         signs = (update.indices.size + 7) // 8
         content = signs + len(encode_positions(update.indices, layout.size))
         assert size - content <= 24 + 6 * tensors
+
+
+def test_restored_vectors_are_aligned():
+    """The kernels read them as floats."""
+    server, clients = pair(METHODS["stc"], clients=1)
+    play_round(server, clients, [0], seed=0)
+    data = server.snapshot().to_bytes()
+    restored = Snapshot.from_bytes(memoryview(bytearray(data)))
+    assert all(array.flags.aligned for array in restored.arrays.values())
+    server.restore(restored)
+    assert server.residual.flags.aligned
+
+
+def test_numbers_of_examples_beyond_floats_are_refused():
+    server, clients = pair(METHODS["stc"], clients=1)
+    upload = clients[0].send(trained(clients[0], 0)).data
+    with pytest.raises(RemoteProtocolError, match="expected more than 0 and less"):
+        server.receive(0, upload, 10**400)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fedtern.core.carried import NO_VALUES, Values, encode_carried, read_carried
 from fedtern.core.codecs import DenseCodec, SignCountsCodec, UpdateSequenceCodec
@@ -22,6 +23,7 @@ REPLAY = 0
 SUM = 1
 MODEL = 2
 START = 3
+REPLAY_MARKER = 0  # after an initial model, in the place of the codec of a sum
 MODES = {REPLAY: How.REPLAY, SUM: How.SUM, MODEL: How.MODEL, START: How.START}
 
 
@@ -92,12 +94,13 @@ class Model:
 
 @dataclass(frozen=True)
 class Start:
-    """The initial model, which the server has rounded, and the sum of all broadcasts since.
+    """The initial model, which the server has rounded, and all broadcasts since or their sum.
 
     Attributes:
         header: the target round, with its stamp.
         weights: the initial weights.
-        update: the sum of all updates; None at round 0.
+        update: the sum of all updates; None at round 0 or if there are broadcasts.
+        broadcasts: all broadcasts as bytes, if their updates cannot be summed.
         carried: the values of all carried tensors at the target round.
 
     """
@@ -105,9 +108,14 @@ class Start:
     header: Header
     weights: Vector
     update: UpdateSequence | SignCounts | None
+    broadcasts: tuple[bytes, ...]
     carried: Values
     since: int = -1
     counted: bool = False
+
+    def decoded(self, terms: Terms) -> Iterator[Broadcast]:
+        """Decode the broadcasts one at a time, because all of them together may be large."""
+        return (Broadcast.open(data, terms) for data in self.broadcasts)
 
 
 AnyCatchUp = Replay | Sum | Model | Start
@@ -132,8 +140,7 @@ class CatchUpBuilder:
 
     def replay(self, broadcasts: Sequence[bytes], stamp: bytes) -> bytes:
         """Build a catch-up from broadcasts; ``stamp`` is of the history before the first one."""
-        parts = [part for data in broadcasts for part in (varint(len(data)), data)]
-        return self._seal(REPLAY, stamp, *parts)
+        return self._seal(REPLAY, stamp, *_with_lengths(broadcasts))
 
     def replay_size(self, broadcasts: Sequence[bytes]) -> int:
         """Estimate the size of a replay to within a few bytes."""
@@ -169,6 +176,14 @@ class CatchUpBuilder:
         """Build a catch-up from the encoded initial model and the sum of all broadcasts since."""
         section = encode_carried(carried, self.terms.layout)
         return self._seal(START, new_stamp, section, initial, sum_payload)
+
+    def start_with_replay(
+        self, initial: bytes, broadcasts: Sequence[bytes], new_stamp: bytes, carried: Values
+    ) -> bytes:
+        """Build a catch-up from the encoded initial model and all broadcasts since."""
+        section = encode_carried(carried, self.terms.layout)
+        marker = bytes([REPLAY_MARKER])
+        return self._seal(START, new_stamp, section, initial, marker, *_with_lengths(broadcasts))
 
     def _seal(self, mode: int, stamp: bytes, *payload: bytes | memoryview) -> bytes:
         # A replay does not need the flag: its broadcasts list the uploads that were counted.
@@ -220,14 +235,26 @@ def read_server_message(data: bytes, terms: Terms) -> Broadcast | CohortNotice |
             SignCountsCodec().decode(reader.rest(), terms.layout) if reader.remaining else None
         )
         return Model(header, since, counted, dense.values, sign_counts, carried)
+    return _read_start(reader, header, carried, terms)
+
+
+def _read_start(reader: Reader, header: Header, carried: Values, terms: Terms) -> Start:
+    """Read an initial model, and all broadcasts since or their sum."""
     weights = read_initial(reader, terms.layout)
     if bool(header.round) != bool(reader.remaining):
         raise DecodeError(
             f"an initial model with {reader.remaining} bytes after it cannot lead to round"
             f" {header.round}"
         )
-    total = _decode_sum(reader.rest(), terms.layout) if reader.remaining else None
-    return Start(header, weights, total, carried)
+    if not header.round:
+        return Start(header, weights, None, (), carried)
+    rest = reader.rest()
+    if rest[0] != REPLAY_MARKER:
+        return Start(header, weights, _decode_sum(rest, terms.layout), (), carried)
+    replay = _read_broadcasts(Reader(rest[1:]), 0, header.round, terms)
+    if replay.last_stamp != header.stamp:
+        raise DecodeError("the broadcasts after an initial model lead to another history")
+    return Start(header, weights, None, replay.broadcasts, carried)
 
 
 def read_lag(reader: Reader) -> tuple[int, bool, int]:
@@ -246,18 +273,47 @@ def _decode_sum(payload: bytes, layout: Layout) -> UpdateSequence | SignCounts:
 
 def _read_replay(reader: Reader, header: Header, since: int, terms: Terms) -> tuple[bytes, ...]:
     """Check every broadcast of a replay and return them as bytes."""
+    replay = _read_broadcasts(reader, since, header.round, terms)
+    if replay.broadcasts and replay.first_stamp != header.stamp:
+        raise DecodeError(f"round {since} of a replay belongs to another history")
+    return replay.broadcasts
+
+
+class _Broadcasts(NamedTuple):
+    """Checked broadcasts of successive rounds.
+
+    Attributes:
+        broadcasts: the broadcasts as bytes.
+        first_stamp: the stamp of the history before the first one.
+        last_stamp: the stamp of the history after the last one.
+
+    """
+
+    broadcasts: tuple[bytes, ...]
+    first_stamp: bytes
+    last_stamp: bytes
+
+
+def _with_lengths(broadcasts: Sequence[bytes]) -> list[bytes]:
+    return [part for data in broadcasts for part in (varint(len(data)), data)]
+
+
+def _read_broadcasts(reader: Reader, first: int, end: int, terms: Terms) -> _Broadcasts:
+    """Read the broadcasts of rounds, and check that each one follows from the one before."""
     layout = terms.layout
     if reader.remaining > 8 * layout.size + 2 * layout.carried_nbytes + 4096:
         raise DecodeError(f"a replay of {reader.remaining} bytes is longer than the model would be")
-    broadcasts = []
-    stamp = header.stamp
-    for expected in range(since, header.round):
+    broadcasts: list[bytes] = []
+    first_stamp = stamp = b""
+    for expected in range(first, end):
         broadcast = Broadcast.open(reader.take(reader.varint()), terms)
         if broadcast.round != expected:
             raise DecodeError(f"expected round {expected} in a replay, got {broadcast.round}")
-        if broadcast.header.stamp != stamp:
+        if not broadcasts:
+            first_stamp = broadcast.header.stamp
+        elif broadcast.header.stamp != stamp:
             raise DecodeError(f"round {expected} of a replay belongs to another history")
         broadcasts.append(broadcast.data)
         stamp = broadcast.next_stamp
     reader.end()
-    return tuple(broadcasts)
+    return _Broadcasts(tuple(broadcasts), first_stamp, stamp)

@@ -402,6 +402,8 @@ class Client:
         self._replica = Replica(start.weights, start.header.stamp, start.carried)
         if start.update is not None:
             self._replica.apply(start.update)
+        for broadcast in start.decoded(self.terms):
+            self._replica.advance(broadcast.update, broadcast.next_stamp, broadcast.carried)
 
     def snapshot(self, *, copy: bool = True) -> Snapshot:
         """Return the whole state, for ``restore``.

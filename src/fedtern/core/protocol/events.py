@@ -21,7 +21,7 @@ class How(enum.Enum):
     REPLAY = "replayed broadcasts"
     SUM = "sum of broadcasts"
     MODEL = "whole model"
-    START = "initial model and sum of broadcasts"
+    START = "initial model and broadcasts"
 
 
 @dataclass(frozen=True, eq=False)

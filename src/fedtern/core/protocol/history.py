@@ -223,12 +223,19 @@ class History:
         self, builder: CatchUpBuilder, replica: Replica, initial: bytes | None
     ) -> tuple[bytes, How]:
         """Build a catch-up for a client whose own weights are of no use."""
-        if initial is not None:
-            missed = self.broadcasts_since(0) if builder.round else []
-            payload = self.encoded_sum(missed, replica) if missed else None
-            is_complete = builder.round == 0 or payload is not None
-            if is_complete and len(initial) + len(payload or b"") < 4 * builder.terms.layout.size:
-                data = builder.start(initial, payload or b"", replica.stamp, replica.carried)
+        # None if broadcasts since the initial model are no longer in the cache.
+        missed = self.broadcasts_since(0) if builder.round else []
+        if initial is not None and missed is not None:
+            most = 4 * builder.terms.layout.size - len(initial)
+            payload = self.encoded_sum(missed, replica) if missed else b""
+            broadcasts = [cached.data for cached in missed]
+            if payload is not None and len(payload) < most:
+                data = builder.start(initial, payload, replica.stamp, replica.carried)
+                return data, How.START
+            if builder.replay_size(broadcasts) < most:
+                data = builder.start_with_replay(
+                    initial, broadcasts, replica.stamp, replica.carried
+                )
                 return data, How.START
         weights, sign_counts = replica.base_and_signs()
         return builder.model(weights, sign_counts, replica.stamp, replica.carried), How.MODEL

@@ -499,7 +499,8 @@ class Server:
 
 def _check_examples(client_id: int, num_examples: float) -> float:
     """Return a number of examples, as an int if it is a whole number."""
-    number = float(num_examples)
+    # Whole numbers beyond the largest float cannot be converted.
+    number = float(num_examples) if abs(num_examples) < 1 << 53 else math.inf
     if not 0 < number < 1 << 53 or not math.isfinite(1 / number):
         raise RemoteProtocolError(
             f"client {client_id}: claims {num_examples} examples, expected more than 0 and less"

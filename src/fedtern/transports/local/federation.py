@@ -115,7 +115,6 @@ class Federation:
         self.seed = seed
         self.model = model
         carried = model.carried
-        self.initial_weights = model.weights
         self.server = Server(model.weights, method, model.layout, seed=seed, carried=carried)
         self._local = make_local_training(
             model,

@@ -272,6 +272,7 @@ class Simulation(Iterator[Evaluation]):
         self._callbacks = callbacks
         self._run = run
         self._is_stopping = False
+        self._fingerprint = ""
         self._saved: dict[str, Tensor] | None = None  # weights of a run that was finished before
         if run is not None:
             self._open(run)
@@ -339,6 +340,7 @@ class Simulation(Iterator[Evaluation]):
 
     def _open(self, run: RunDirectory) -> None:
         """Check that a run directory is that of this model and data; read a finished run."""
+        self._fingerprint = self._compute_fingerprint()
         recorded = run.config.read().get("fingerprint")
         if recorded not in (None, self._fingerprint):
             raise StoreError(
@@ -354,22 +356,20 @@ class Simulation(Iterator[Evaluation]):
                 for name, tensor in own.items()
             }
 
-    @property
-    def _fingerprint(self) -> str:
-        """Identifies model, data and functions of the user, which an experiment does not name."""
+    def _compute_fingerprint(self) -> str:
+        """Identify initial model, data and functions of the user, which no experiment names."""
         digest = hashlib.sha256()
-        model = self._federation.server
+        server = self._federation.server
         task = self._plan.task
         dataset = self._plan.dataset
         functions = (task.loss, task.optimizer, task.schedule, task.augment, task.transform)
-        digest.update(model.terms.layout.digest)
+        digest.update(server.terms.layout.digest)
         for metric in task.objective.metrics:
             digest.update(metric.name.encode())
         for function in functions:
             digest.update(str(getattr(function, "__qualname__", type(function))).encode())
-        initial = self._federation.initial_weights
         for array in (
-            initial,
+            server.weights,
             dataset.train_inputs,
             dataset.train_labels,
             dataset.test_inputs,
