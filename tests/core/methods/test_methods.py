@@ -180,7 +180,7 @@ BAD = {
     "terngrad:": ({"clip": -1.0}, "clip must be positive or None"),
     "qsgd:levels": ({"levels": 0}, "steps must be from 1"),
     "qsgd:norm": ({"norm": "l1"}, "norm must be of type 'l2' or 'max', got 'l1'"),
-    "grid:": ({"step_up": 0.0}, "step must be from 0.01 to 1.5, got 0.0"),
+    "grid:": ({"step_up": 0.0}, "step must be from 0.01 to 1.4, got 0.0"),
     "atomo:": ({"rank": 0}, "rank must be from 1"),
     "powersgd:": ({"rank": 0}, "rank must be from 1"),
     "sketched:": ({"bits": 17}, "bits must be from 1 to 16"),

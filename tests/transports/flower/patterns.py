@@ -582,7 +582,7 @@ def adapter_train(message: Message, context: Context) -> Message:
     torch.manual_seed(seed_of(message, context))
     config = message.content["config"]
     model, data = adapted(message.content["arrays"]), share(context)
-    rate = 5e-3 * 0.5 * (1 + np.cos(np.pi * float(config["server-round"]) / 8))
+    rate = 2e-2 * 0.5 * (1 + np.cos(np.pi * float(config["server-round"]) / 8))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     assert config["save_path"]
     fit(model, torch.optim.AdamW(trained, rate), data)

@@ -123,18 +123,19 @@ class NearestLevels:
     """The nearest multiples of a step that is relative to the root mean square of each tensor.
 
     With a step s of up to about 1, most of a vector's energy is kept: the relative error of a
-    tensor is at most s**2 / 4, and s**2 / 12 on average over values that are spread evenly. A
+    tensor is at most e = s**2 / 4, and s**2 / 12 on average over values that are spread evenly. A
     larger step leaves more values at zero. When the levels are known, their distance is chosen
-    anew, so that the squared error is least: a tensor of one value, or of equal magnitudes, is sent
-    exactly.
+    anew, so that the update is as long as the tensor in the tensor's direction: values that became
+    zero do not make updates shorter on average, and a tensor of one value, or of equal magnitudes,
+    is sent exactly. The relative error is then at most e / (1 - e).
 
     Args:
         step: the distance between two levels, relative to the root mean square of a tensor; from
-            0.01 to 1.5.
+            0.01 to 1.4.
 
     >>> x = np.float32([0.1, 3, -1, 0.5])
     >>> NearestLevels(1.0).compress(x, Layout.flat(4), np.random.default_rng(0)).to_dense()
-    array([ 0. ,  2.8, -1.4,  0. ], dtype=float32)
+    array([ 0.       ,  2.9314287, -1.4657143,  0.       ], dtype=float32)
     """
 
     part_id: ClassVar[str] = "nearest_levels"
@@ -142,9 +143,9 @@ class NearestLevels:
     loss: ClassVar[Loss] = "biased"
 
     def __post_init__(self) -> None:
-        # With a step of 2, a tensor of one value would never be sent.
-        if not 0.01 <= self.step <= 1.5:
-            raise ValueError(f"step must be from 0.01 to 1.5, got {self.step}")
+        # The error must be smaller than the values: e / (1 - e) < 1.
+        if not 0.01 <= self.step <= 1.4:
+            raise ValueError(f"step must be from 0.01 to 1.4, got {self.step}")
         object.__setattr__(self, "step", float(self.step))
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Levels:
@@ -155,7 +156,8 @@ class NearestLevels:
         start = 0
         for number, end in enumerate(layout.ends.tolist()):
             part = x[start:end]
-            unit = np.float32(self.step * math.sqrt(_dot(part, part) / max(part.size, 1)))
+            energy = _dot(part, part)
+            unit = np.float32(self.step * math.sqrt(energy / max(part.size, 1)))
             # Below the normal numbers, the quotients would lose all precision.
             if unit >= np.finfo(np.float32).tiny:
                 rounded = part / unit
@@ -163,7 +165,7 @@ class NearestLevels:
                 np.clip(rounded, -_MAX_LEVEL, _MAX_LEVEL, out=rounded)
                 levels[start:end] = rounded
                 # At least one level is not zero, because the largest value exceeds half a step.
-                units[number] = _dot(part, rounded) / _dot(rounded, rounded)
+                units[number] = energy / _dot(part, rounded)
             start = end
         steps = max(int(levels.max(initial=0)), -int(levels.min(initial=0)), 1)
         # A scale belongs to the highest level of all tensors, and must be a number that is sent.
