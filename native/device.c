@@ -1020,7 +1020,7 @@ static int receive_initial(ft_device *client, const struct head *head, struct re
                            ft_device_event *event)
 {
     struct initial initial;
-    struct payload payload;
+    struct payload payload = {0}; /* stays empty if there are broadcasts instead */
     int code = open_initial(client, &initial, in);
     struct reader marker = *in;
     const int has_broadcasts = code == FT_DEVICE_OK && head->round && !take_byte(&marker) &&

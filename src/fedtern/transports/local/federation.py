@@ -333,8 +333,15 @@ def _vectors_by_client(snapshot: Snapshot) -> Iterator[tuple[int, Vectors]]:
     One client at a time: the vectors of all clients together may not fit into memory.
     """
     arrays = snapshot.arrays_with_prefix("client.")
-    for client, names in groupby(arrays, key=lambda name: name.partition(".")[0]):
-        yield int(client), {name.partition(".")[2]: arrays[name].copy() for name in names}
+    # Sorted, because a file has arrays of different types in different places.
+    names_of_clients = sorted(arrays, key=_client_in)
+    for client, names in groupby(names_of_clients, key=_client_in):
+        yield client, {name.partition(".")[2]: arrays[name].copy() for name in names}
+
+
+def _client_in(name: str) -> int:
+    """Return the client that a name such as ``5.feedback.residual`` begins with."""
+    return int(name.partition(".")[0])
 
 
 def advance(federation: Federation, iterations: int, evaluate_every: int) -> Evaluation | None:
