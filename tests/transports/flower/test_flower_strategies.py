@@ -299,6 +299,57 @@ def test_strategy_state_is_relative_to_the_model_of_the_nodes(tmp_path):
     assert np.count_nonzero(values(result)["weight"]) <= 3 * 3
 
 
+OPTIMUM = np.random.default_rng(0).normal(size=400).astype(np.float32)
+RATES = np.linspace(0.02, 0.3, 400, dtype=np.float32)
+
+
+def descend(array):
+    """Take a step on a quadratic whose directions have different curvatures."""
+    return array + RATES * (OPTIMUM - array)
+
+
+def distance(array):
+    return float(np.linalg.norm(array - OPTIMUM) / np.linalg.norm(OPTIMUM))
+
+
+@pytest.mark.parametrize(("momentum", "rate"), [(0.5, 0.1), (0.9, 0.1), (0.9, 1.0)])
+def test_server_momentum_over_many_rounds_ends_near_the_plain_model(tmp_path, momentum, rate):
+    def end(compressed):
+        strategy = strategies.FedAvgM(
+            **NODES, fraction_evaluate=0.0, server_momentum=momentum, server_learning_rate=rate
+        )
+        node = app(returning(lambda _name, array, _number: descend(array)), compressed=compressed)
+        grid = DirectSimulation(tmp_path, [node])
+        arrays = record(w=np.zeros(400, np.float32))
+        made = Compressed(strategy) if compressed else strategy
+        return distance(values(made.start(grid, arrays, 100, 1))["w"])
+
+    assert end(compressed=True) == pytest.approx(end(compressed=False), abs=0.03)
+
+
+@pytest.mark.parametrize("kind", ["FedAvgM", "Private"])
+def test_strategy_with_its_own_model_continues_from_that_of_the_nodes(tmp_path, kind):
+    inner = strategies.FedAvgM(**NODES, server_momentum=0.5, server_learning_rate=0.1)
+    strategy = inner
+    if kind == "Private":
+        wrapper = strategies.DifferentialPrivacyServerSideFixedClipping
+        strategy = wrapper(inner, 0.0, 100.0, 2)
+    wrapped = Compressed(strategy, stc(1.0, 1 / 100))
+    run(tmp_path, [app(returning(pull))] * 2, wrapped, initial(), 3)
+    # The last arrays are its own result, on top of two rounds of 1 % of 310 values each.
+    seen = []
+    inner.configure_train = lambda *_: seen.append(flat(inner.current_arrays)) or []
+    run(tmp_path, [app(returning(pull))] * 2, wrapped, initial(), 1)
+    assert not np.count_nonzero(seen[0])
+
+
+@pytest.mark.parametrize("kind", ["FedAvg", "FedMedian"])
+def test_default_method_of_a_strategy_that_aggregates_sends_every_value(kind):
+    wrapped = Compressed(getattr(strategies, kind)())
+    is_fast = kind == "FedAvg"
+    assert wrapped._choose_method(200, is_fast=is_fast).name == ("stc" if is_fast else "grid")
+
+
 class Recorder(FedAvg):
     """Like an app that saves models, logs metrics and changes the learning rate, in its start."""
 
@@ -939,19 +990,19 @@ def legacy_node(*mods):
     return ClientApp(client_fn=client_fn, mods=list(mods))
 
 
-def legacy_server_fn(kind, seen, **options):
+def legacy_server_fn(kind, seen, *, rounds=3, nodes=3, **options):
     def server_fn(context):
         strategy = getattr(legacy_strategies, kind)(
             min_fit_clients=1,
             min_evaluate_clients=1,
-            min_available_clients=3,
+            min_available_clients=nodes,
             on_fit_config_fn=lambda number: {"rate": 0.5 / number},
             fit_metrics_aggregation_fn=lambda found: {"clients": len(found)},
             evaluate_metrics_aggregation_fn=lambda found: {"mean": found[0][1]["accuracy"]},
             evaluate_fn=lambda number, parameters, config: seen.append(parameters),
             **options,
         )
-        return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=3))
+        return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=rounds))
 
     return server_fn
 
@@ -977,6 +1028,29 @@ def test_old_style_app_gives_the_same_model_as_without_compression(tmp_path, kin
         for _, m in grid.received
     ]
     assert sum(sizes) == 0
+
+
+@pytest.mark.parametrize("kind", ["FedAdam", "FedYogi", "FedAdagrad", "FedAvgM"])
+@pytest.mark.filterwarnings("ignore")
+def test_old_style_strategy_with_its_own_model_ends_near_the_plain_model(tmp_path, kind):
+    class Descending(Client):
+        def fit(self, parameters, config):
+            return [descend(parameters[0])], 10, {}
+
+    def end(compressed):
+        seen = []
+        first = ndarrays_to_parameters([np.full(400, 0.25, np.float32)])
+        options = {"server_momentum": 0.5, "server_learning_rate": 0.1} if kind == "FedAvgM" else {}
+        server_fn = legacy_server_fn(
+            kind, seen, rounds=100, nodes=1, initial_parameters=first, **options
+        )
+        mods = [compression()] if compressed else []
+        node = ClientApp(client_fn=lambda _context: Descending(1).to_client(), mods=mods)
+        made = compressed_server_app(server_fn) if compressed else ServerApp(server_fn=server_fn)
+        made(DirectSimulation(tmp_path, [node]), Context(7, 0, {}, RecordDict(), {}))
+        return distance(seen[-1][0])
+
+    assert end(compressed=True) == pytest.approx(end(compressed=False), abs=0.06)
 
 
 def test_old_style_server_is_refused():

@@ -97,15 +97,16 @@ class Compressed(Strategy):
     The wrapped strategy samples and configures nodes, runs the rounds and aggregates metrics. For
     ``FedAvg`` and ``FedProx``, the method aggregates the clients' updates, without making them
     dense. The ``aggregate_train`` of any other strategy gets the model of each node, reconstructed
-    from its upload. The result is compressed, and what the strategy gets in the next round is the
-    model that the clients have.
+    from its upload. The result is compressed. In the next round, the strategy gets the model that
+    the clients have.
 
     Attributes of the wrapped strategy are attributes of this object, too.
 
     Args:
         strategy: The strategy without compression.
-        method: What clients and server send; by default one that suits the number of rounds, see
-            ``fedtern.core.methods.for_rounds``.
+        method: What clients and server send; by default one that suits the number of rounds for
+            ``FedAvg`` and ``FedProx``, see ``fedtern.core.methods.for_rounds``, and ``grid`` for
+            any other strategy.
         store: Directory for state that survives a restart. A federation with a store continues
             after its last finished round.
         federation: Name by which nodes recognise the federation; by default the name of the
@@ -352,7 +353,7 @@ class Compressed(Strategy):
 
     def _choose_method(self, num_rounds: int, *, is_fast: bool) -> Method:
         if self.method is None:
-            method = self._stored_method() or default_method(num_rounds)
+            method = self._stored_method() or default_method(num_rounds, is_fast=is_fast)
         else:
             method = self.method
         return _with_weights(method) if self.weighted and is_fast else method
@@ -411,6 +412,7 @@ class Compressed(Strategy):
                 " aggregate_train returned, which Compressed cannot send: let aggregate_train"
                 " return the arrays for the next round"
             )
+        _give_model_back(self._strategy, arrays)
         chosen = self._call(name, server_round + run.earlier_rounds, arrays, config, grid)
         # A list, not an iterator: some of Flower's grids iterate over it twice.
         config_key = self._setting("configrecord_key", "config")
@@ -565,14 +567,16 @@ class Compressed(Strategy):
         return self._run
 
 
-def default_method(num_rounds: int) -> Method:
+def default_method(num_rounds: int, *, is_fast: bool) -> Method:
     """Return the method of a federation whose app names none.
 
     Args:
         num_rounds: Number of rounds in total.
+        is_fast: Whether the method aggregates, and not the strategy. A strategy of its own may have
+            momentum, which is unstable if most values are sent only after many rounds.
 
     """
-    return for_rounds(num_rounds)
+    return for_rounds(num_rounds, sparse=is_fast)
 
 
 def _averages(strategy: Strategy) -> bool:
@@ -582,6 +586,20 @@ def _averages(strategy: Strategy) -> bool:
         and type(strategy).aggregate_train is FedAvg.aggregate_train
         and "aggregate_train" not in vars(strategy)
     )
+
+
+def _give_model_back(strategy: object, arrays: ArrayRecord) -> None:
+    """Replace the model that a strategy has kept by the one that clients have.
+
+    Its own result contains what the last broadcast left out, which the server adds in the next one:
+    a strategy that continued from its own result would count it twice.
+    """
+    inner: object = strategy
+    while inner is not None:
+        # FedAvgM keeps a record; the other strategies of Flower take the given arrays themselves.
+        if isinstance(vars(inner).get("current_arrays"), ArrayRecord):
+            vars(inner)["current_arrays"] = arrays
+        inner = getattr(inner, "strategy", None)
 
 
 def _ignores_weights(method: Method) -> bool:
