@@ -431,6 +431,50 @@ def test_strategy_that_returns_another_model_is_reported(tmp_path):
         run(tmp_path, [app()], Compressed(Cutting(**NODES)), initial(), 1)
 
 
+class Overwriting(FedAvg):
+    """Returns the given values of the array ``n``."""
+
+    def __init__(self, returned):
+        super().__init__(**NODES)
+        self.returned = returned
+
+    def aggregate_train(self, server_round, replies):
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        arrays["n"] = Array(self.returned)
+        return arrays, metrics
+
+
+LARGEST = np.iinfo(np.int64).max
+
+
+@pytest.mark.parametrize(
+    ("dtype", "returned", "expected"),
+    [
+        ("int64", np.array([1e19, -1e19, np.inf, 2.6]), [LARGEST, -LARGEST - 1, LARGEST, 3]),
+        ("int64", np.array([2.0**63, -(2.0**63)], np.float32), [LARGEST, -LARGEST - 1]),
+        ("int64", np.array([2**53 + 1, LARGEST]), [2**53 + 1, LARGEST]),
+        ("uint64", np.array([1e20, -1.0]), [2**64 - 1, 0]),
+        ("uint64", np.array([-5, 7]), [0, 7]),
+        ("int8", np.array([300, -300, 5]), [127, -128, 5]),
+        ("int8", np.array([300, 5], np.float16), [127, 5]),
+    ],
+)
+def test_carried_integers_of_a_strategy_are_clipped_exactly(tmp_path, dtype, returned, expected):
+    arrays = record(w=np.zeros(3, np.float32), n=np.zeros(len(expected), dtype))
+    node = app(returning(lambda _name, array, _number: array))
+    result = run(tmp_path, [node], Compressed(Overwriting(returned)), arrays, 1)
+    assert values(result)["n"].dtype == dtype
+    assert values(result)["n"].tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
+def test_carried_nan_of_a_strategy_is_refused_by_name(tmp_path, dtype):
+    arrays = record(w=np.zeros(3, np.float32), n=np.zeros(2, dtype))
+    wrapped = Compressed(Overwriting(np.array([1.0, np.nan])))
+    with pytest.raises(ValueError, match=f"of Overwriting .* 'n' has the value nan, which {dtype}"):
+        run(tmp_path, [app(returning(lambda _name, array, _number: array))], wrapped, arrays, 1)
+
+
 def test_updates_that_a_strategy_does_not_aggregate_return_to_the_residuals(tmp_path):
     class Skipping(FedAvg):
         def aggregate_train(self, server_round, replies):

@@ -512,10 +512,10 @@ class Compressed(Strategy):
         try:
             delta, carried = change_to(to_numpy(arrays), template, server.weights)
         except ValueError as error:
-            name = type(self._strategy).__name__
-            raise ValueError(
-                f"the aggregate_train of {name} returned arrays of another model: {error}"
-            ) from error
+            returned = f"the aggregate_train of {type(self._strategy).__name__} returned"
+            if isinstance(error, NonFiniteError):
+                raise NonFiniteError(f"{returned} arrays that cannot be sent: {error}") from error
+            raise ValueError(f"{returned} arrays of another model: {error}") from error
         server.finish_round(delta=delta, carried=carried or None, counted=clients)
         return metrics or MetricRecord()
 
