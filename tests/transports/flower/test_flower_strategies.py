@@ -384,6 +384,21 @@ class Recorder(FedAvg):
         return every
 
 
+class Filtering(FedAvg):
+    """Counts the first node only, in a helper of ``aggregate_train``."""
+
+    def _check_and_log_replies(self, replies, is_train, validate=True):
+        valid, errors = super()._check_and_log_replies(replies, is_train, validate)
+        return [reply for reply in valid if reply.metadata.src_node_id == 100], errors
+
+
+def test_helper_of_a_subclass_that_filters_replies_is_used(tmp_path):
+    wrapped = Compressed(Filtering(**NODES), LOSSLESS)
+    step = returning(lambda _name, array, number: array + np.float32(number))
+    result = run(tmp_path, [app(step), app(step)], wrapped, initial(), 1)
+    assert (values(result)["bias"] == 1).all()
+
+
 def test_strategy_with_its_own_start_runs_it_and_keeps_its_attributes(tmp_path):
     rates = []
 

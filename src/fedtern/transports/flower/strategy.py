@@ -454,6 +454,9 @@ class Compressed(Strategy):
         counted: list[Reply] = []
         sizes: list[int] = []
         for reply in session.replies(messages):
+            # Before the checks: an upload that is dropped has been sent, too.
+            if nbytes := session.upload_nbytes(reply):
+                sizes.append(nbytes)
             try:
                 num_examples = num_examples_in(reply, key)
             except ValueError as error:
@@ -461,9 +464,8 @@ class Compressed(Strategy):
                     session.drop(reply.node, str(error), lasting=True)
                     continue
                 num_examples = 1  # the strategy itself reads the weight if it needs one
-            if (upload := session.accept_upload(reply, num_examples)) is not None:
+            if session.accept_upload(reply, num_examples) is not None:
                 counted.append(reply)
-                sizes.append(upload.nbytes)
         if sizes:
             session.totals.counts.up.add(sizes, 0.0)
         return counted
@@ -580,11 +582,15 @@ def default_method(num_rounds: int, *, is_fast: bool) -> Method:
 
 
 def _averages(strategy: Strategy) -> bool:
-    """Return whether a strategy aggregates models as FedAvg does."""
-    return (
-        isinstance(strategy, FedAvg)
-        and type(strategy).aggregate_train is FedAvg.aggregate_train
-        and "aggregate_train" not in vars(strategy)
+    """Return whether a strategy aggregates models as FedAvg does.
+
+    It does not if a subclass, or the object itself, has its own ``aggregate_train`` or a helper of
+    it, which may filter the replies.
+    """
+    return isinstance(strategy, FedAvg) and not any(
+        name in vars(strategy) or getattr(type(strategy), name, None) is not getattr(FedAvg, name)
+        for name in ("aggregate_train", "_check_and_log_replies")
+        if hasattr(FedAvg, name)
     )
 
 
