@@ -235,7 +235,7 @@ def test_node_with_a_damaged_newest_snapshot_does_not_use_an_older_one(tmp_path,
 
 
 def test_second_upload_to_the_same_round_is_refused_and_logged(tmp_path, flower_log, monkeypatch):
-    def interrupt(*_arguments):
+    def interrupt(*_arguments, **_options):
         raise KeyboardInterrupt
 
     def train_differently(message, context):

@@ -157,6 +157,23 @@ def test_latest_statistics_are_kept_if_the_user_says_so(tmp_path):
         run(tmp_path, [app()], Compressed(FedAvg(), carry="local"), record(**BATCH_NORM))
 
 
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("name", ["grid", "qsgd", "terngrad"])
+def test_latest_statistics_are_those_of_the_reply_that_arrived_last(tmp_path, name, stored):
+    class Reversed(DirectGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            replies = super().send_and_receive(messages, timeout=timeout)
+            return sorted(replies, key=lambda reply: -reply.metadata.src_node_id)
+
+    step = returning(batch_norm_step)
+    grid = Reversed(tmp_path, [app(step) for _ in range(3)])
+    store = tmp_path / "fed" if stored else None
+    wrapped = Compressed(FedAvg(**NODES), METHODS[name](), carry="latest", store=store)
+    result = wrapped.start(grid, record(**BATCH_NORM), 1, 1)
+    client_of_first_node = 0.5 + 0.5 * 1
+    assert values(result)["bn.running_var"] == pytest.approx(client_of_first_node)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])
 def test_model_keeps_its_dtype_and_layout_on_nodes_and_in_the_result(tmp_path, dtype):
     if dtype == "bfloat16":
@@ -499,6 +516,18 @@ def test_updates_that_a_strategy_does_not_aggregate_return_to_the_residuals(tmp_
     step = returning(lambda _name, array, _number: array + np.float32(1))
     result = run(tmp_path, [app(step)], Compressed(Skipping(**NODES), LOSSLESS), initial(), 2)
     assert (values(result)["bias"] == 2).all()  # both rounds count in the second one
+    counted = [m["uploads-counted"] for m in result.train_metrics_clientapp.values()]
+    assert counted == [0, 1]
+
+
+def test_run_whose_strategy_returns_no_arrays_stops_after_three_rounds(tmp_path):
+    class Idle(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            return None, None
+
+    reason = r"^Round 3 has counted no upload: the aggregate_train of Idle returned no arrays$"
+    with pytest.raises(NoUploads, match=reason):
+        run(tmp_path, [app(), app()], Compressed(Idle(**NODES)), initial(), 6)
 
 
 @pytest.mark.parametrize("name", ["FedXgbBagging", "FedXgbCyclic"])

@@ -19,7 +19,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
-from fedtern.core.carried import combine_carried
 from fedtern.core.dtypes import Overflow
 from fedtern.core.errors import FedternError, LocalProtocolError, NonFiniteError
 from fedtern.core.methods import (
@@ -31,7 +30,7 @@ from fedtern.core.methods import (
     make_method,
     method_from_spec,
 )
-from fedtern.core.protocol import Accepted, Server
+from fedtern.core.protocol import Accepted, Broadcast, Server
 from fedtern.core.protocol.initial import Precision, round_initial
 from fedtern.core.template import STATISTICS, Template, Ties
 from fedtern.store import DurableServer, Store
@@ -432,19 +431,22 @@ class Compressed(Strategy):
         round = server_round + run.earlier_rounds
         messages = list(replies)
         counted = self._accept_uploads(run, messages)
-        num_uploads = len(session.server.uploaded)  # including those from before a restart
+        has_uploads = bool(session.server.uploaded)
         if run.is_fast:
-            self._finish_by_method(run)
+            broadcast = self._finish_by_method(run)
             metrics = aggregate_train_metrics(counted, cast(FedAvg, self._strategy))
         else:
             failed = [message for message in messages if message.has_error()]
-            metrics = self._finish_by_strategy(run, round, counted, failed)
+            broadcast, metrics = self._finish_by_strategy(run, round, counted, failed)
         run.arrays = _model_of(session)
         self._round_metrics |= dict(metrics)
-        metrics["uploads-counted"] = num_uploads
+        metrics["uploads-counted"] = len(broadcast.counted)
         metrics["nodes-dropped"] = len(session.dropped)
         self._add_totals(metrics)
-        _check_progress(run, round, num_uploads)
+        unused = None
+        if has_uploads and not broadcast.counted and session.lasting_failure() is None:
+            unused = f"the aggregate_train of {type(self._strategy).__name__} returned no arrays"
+        _check_progress(run, round, len(broadcast.counted), unused)
         return run.arrays, metrics
 
     def _accept_uploads(self, run: _Run, messages: Iterable[Message]) -> list[Reply]:
@@ -470,29 +472,14 @@ class Compressed(Strategy):
             session.totals.counts.up.add(sizes, 0.0)
         return counted
 
-    def _finish_by_method(self, run: _Run) -> None:
+    def _finish_by_method(self, run: _Run) -> Broadcast:
         """Aggregate the uploads as the method does, or as FedAvg does."""
-        server = run.session.server
-        uploads = server.uploads()
-        if not uploads or not run.weighted:
-            server.finish_round()
-            return
-        mean = Mean(weighted=True)
-        examples = [upload.num_examples for upload in uploads]
-        delta = mean.combine([upload.update for upload in uploads], examples)
-        layout = server.terms.layout
-        carried = combine_carried(
-            [upload.carried for upload in uploads],
-            mean.shares(examples),
-            len(uploads) - 1,
-            server.carried,
-            layout,
-        )
-        server.finish_round(delta=delta, carried=carried if layout.carried else None)
+        aggregate = Mean(weighted=True) if run.weighted else None
+        return run.session.server.finish_round(aggregate=aggregate)
 
     def _finish_by_strategy(
         self, run: _Run, round: int, counted: Sequence[Reply], failed: Sequence[Message]
-    ) -> MetricRecord:
+    ) -> tuple[Broadcast, MetricRecord]:
         """Let the strategy aggregate the models of the nodes, and compress its result."""
         session = run.session
         server = session.server
@@ -508,8 +495,8 @@ class Compressed(Strategy):
                 session.drop(reply.node, str(error), lasting=True)
         arrays, metrics = self._call("aggregate_train", round, [*messages, *failed])
         if arrays is None:
-            server.finish_round(counted=())  # the updates return to the clients' residuals
-            return metrics or MetricRecord()
+            broadcast = server.finish_round(counted=())  # updates return to clients' residuals
+            return broadcast, metrics or MetricRecord()
         template = _template_of(session)
         try:
             delta, carried = change_to(to_numpy(arrays), template, server.weights)
@@ -518,8 +505,8 @@ class Compressed(Strategy):
             if isinstance(error, NonFiniteError):
                 raise NonFiniteError(f"{returned} arrays that cannot be sent: {error}") from error
             raise ValueError(f"{returned} arrays of another model: {error}") from error
-        server.finish_round(delta=delta, carried=carried or None, counted=clients)
-        return metrics or MetricRecord()
+        broadcast = server.finish_round(delta=delta, carried=carried or None, counted=clients)
+        return broadcast, metrics or MetricRecord()
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -660,8 +647,14 @@ def _put_model(reply: Reply, model: ArrayRecord, default_key: str) -> Message:
     return reply.message
 
 
-def _check_progress(run: _Run, round: int, num_uploads: int) -> None:
+def _check_progress(run: _Run, round: int, num_uploads: int, unused: str | None) -> None:
     """Stop a run whose rounds count no uploads, and will not count any.
+
+    Args:
+        run: The run.
+        round: Number of the round.
+        num_uploads: Number of uploads that the round counted.
+        unused: Why the round counted none of the uploads that it had; None if it had none.
 
     Raises:
         NoUploads: There is no upload in this round, and this will not change by itself.
@@ -672,12 +665,15 @@ def _check_progress(run: _Run, round: int, num_uploads: int) -> None:
         run.has_uploads = True
         run.empty_rounds = 0
         return
-    if not session.dropped:
+    if unused is None and not session.dropped:
         return  # the strategy has asked no node
     run.empty_rounds += 1
     lasting = session.lasting_failure()
-    others = len(session.dropped) - 1
-    reason = (lasting or session.dropped[0]) + (f" (and {others} more nodes)" if others else "")
+    if unused is None:
+        others = len(session.dropped) - 1
+        reason = (lasting or session.dropped[0]) + (f" (and {others} more nodes)" if others else "")
+    else:
+        reason = unused
     sentence = f"Round {round} has counted no upload: {reason}"
     log(ERROR, "fedtern: %s", sentence)
     is_hopeless = lasting is not None and not run.has_uploads
