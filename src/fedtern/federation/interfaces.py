@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from numpy.typing import ArrayLike, NDArray
 
 from fedtern.core.layout import Vector
+from fedtern.core.methods import Aggregate
 from fedtern.core.protocol import Accepted, Broadcast, CatchUp, Received, Sent, Terms
 from fedtern.core.updates import Update
 
@@ -84,6 +85,7 @@ class ServerLike(Protocol):
         delta: ArrayLike | None = None,
         carried: Mapping[str, ArrayLike] | None = None,
         counted: Iterable[int] | None = None,
+        aggregate: Aggregate | None = None,
     ) -> Broadcast:
         """Aggregate the accepted uploads, advance the model and return the broadcast."""
         ...

@@ -11,6 +11,7 @@ from typing import Any
 from numpy.typing import ArrayLike, NDArray
 
 from fedtern.core.layout import Vector, copy_vector
+from fedtern.core.methods import Aggregate
 from fedtern.core.protocol import (
     Accepted,
     Broadcast,
@@ -127,13 +128,18 @@ class DurableServer:
         delta: ArrayLike | None = None,
         carried: Mapping[str, ArrayLike] | None = None,
         counted: Iterable[int] | None = None,
+        aggregate: Aggregate | None = None,
     ) -> Broadcast:
         """Aggregate the accepted uploads and advance the model; see ``Server.finish_round``."""
-        # A delta from elsewhere cannot be computed again from the uploads: the log must have it.
+        clients = None if counted is None else frozenset(counted)
+        # A delta that is not of the method cannot be computed again from the uploads: the log must
+        # have it.
         given = None if delta is None else copy_vector(delta, self.terms.layout, "delta")
+        if given is None and aggregate is not None:
+            given = self.server.combined(aggregate, clients)
         broadcast = self.store.record(
             lambda: self.server.finish_round(
-                next_cohort, delta=given, carried=carried, counted=counted
+                next_cohort, delta=given, carried=carried, counted=clients, aggregate=aggregate
             ),
             broadcast_record if given is None else lambda b: external_record(b, given),
             sync=True,

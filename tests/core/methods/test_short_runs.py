@@ -28,3 +28,10 @@ def test_many_rounds_send_few_values_and_not_fewer_than_the_paper(rounds, p):
 def test_a_negative_number_of_rounds_is_refused():
     with pytest.raises(ValueError, match="num_rounds must not be negative, got -1"):
         for_rounds(-1)
+
+
+@pytest.mark.parametrize("rounds", [5, 20, 1000])
+def test_every_value_is_sent_at_any_number_of_rounds_if_the_caller_says_so(rounds):
+    method = for_rounds(rounds, sparse=False)
+    assert method.name == "grid"
+    assert method.parameters["step_up"] == (0.7 if rounds == 5 else 1.0)

@@ -8,12 +8,14 @@ import pytest
 from checks import METHODS
 from fedtern import (
     Client,
+    DurableServer,
     Layout,
     LocalProtocolError,
     NonFiniteError,
     RemoteProtocolError,
     Server,
     Snapshot,
+    Store,
     fedavg,
     signsgd,
     stc,
@@ -21,6 +23,7 @@ from fedtern import (
 from fedtern.core.dtypes import to_float32
 from fedtern.core.envelope import UPLOAD, seal
 from fedtern.core.layout import Carried
+from fedtern.core.methods import Mean
 from fedtern.core.protocol import How
 from fedtern.core.protocol.records import discard_record, upload_record
 
@@ -381,3 +384,37 @@ def test_bfloat16_replicas_stay_exact_and_weights_are_handed_back_in_bfloat16(na
     assert server.arrays["w"].dtype == bits.dtype
     assert server.arrays["w"].shape == (6, 10)
     assert server.arrays["steps"] == 40
+
+
+@pytest.mark.parametrize("rule", ["average", "latest"])
+def test_another_aggregation_combines_weights_and_carried_tensors(rule):
+    federation = Federation(method=fedavg(1, weighted=False), rule=rule)
+    for client, examples in ((2, 3), (1, 1)):
+        federation.clients[client].receive(federation.server.catch_up(client, 0).data)
+        sent = federation.clients[client].send_delta(
+            np.full(40, client), carried={"c": np.full(4, client, np.float32)}
+        )
+        federation.server.receive(client, sent.data, examples)
+    federation.server.finish_round(aggregate=Mean(weighted=True))
+    assert federation.server.weights == pytest.approx(START + 1.75, abs=1e-6)
+    assert federation.server.carried["c"] == pytest.approx(1.75 if rule == "average" else 1)
+
+
+def test_another_aggregation_survives_a_restart(tmp_path):
+    method = stc(p_up=0.1, p_down=0.1, weighted=False)
+    federation = Federation(method=method, rule="latest")
+    with Store(tmp_path) as store:
+        server = DurableServer(federation.server, store)
+        for i, examples in ((2, 5), (0, 1)):
+            delta = np.roll(START, i)
+            carried = {"c": np.full(4, i, np.float32)}
+            sent = federation.clients[i].send_delta(delta, carried=carried)
+            server.receive(i, sent.data, examples)
+        server.finish_round(aggregate=Mean(weighted=True), counted=iter([0, 2]))
+    with Store(tmp_path) as store:
+        reopened = DurableServer(federation.new_server(), store)
+        assert reopened.recovered
+        assert np.array_equal(reopened.residual, server.residual)
+        assert np.array_equal(reopened.weights, server.weights)
+        assert reopened.carried["c"].tolist() == server.carried["c"].tolist() == [0] * 4
+    assert np.count_nonzero(server.residual)

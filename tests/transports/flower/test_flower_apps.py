@@ -166,6 +166,30 @@ def test_pending_upload_is_sent_again_without_training_after_a_server_crash(tmp_
     assert np.array_equal(flat(result.arrays), flat(whole.arrays))
 
 
+def test_pending_upload_keeps_lists_of_bytes_in_its_records(tmp_path):
+    records = {"raw": b"\x00\xff", "several": [b"a", b"\xff"], "numbers": [1, 2], "texts": ["x"]}
+    seen = []
+
+    def more(message, context):
+        reply = train(message, context)
+        reply.content["more"] = ConfigRecord(records)
+        return reply
+
+    class Killed(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            seen.append([dict(reply.content["more"]) for reply in replies])
+            if len(seen) == 1:
+                raise KeyboardInterrupt
+            return super().aggregate_train(server_round, replies)
+
+    grid = DirectGrid(tmp_path, [app(more)])
+    with pytest.raises(KeyboardInterrupt):
+        federate(grid, 1, strategy=Killed(**ANY_NODES), store=tmp_path / "fed")
+    result = federate(grid, 1, strategy=Killed(**ANY_NODES), store=tmp_path / "fed")
+    assert seen == [[records], [records]]  # the second one was sent again, not trained
+    assert final(result, "uploads-counted") == 1
+
+
 def test_node_with_a_new_id_is_recognised_by_its_state(tmp_path):
     grid = DirectGrid(tmp_path, [app(), app()])
     federate(grid, 2, store=tmp_path / "fed")
@@ -211,7 +235,7 @@ def test_node_with_a_damaged_newest_snapshot_does_not_use_an_older_one(tmp_path,
 
 
 def test_second_upload_to_the_same_round_is_refused_and_logged(tmp_path, flower_log, monkeypatch):
-    def interrupt(*_arguments):
+    def interrupt(*_arguments, **_options):
         raise KeyboardInterrupt
 
     def train_differently(message, context):
@@ -866,6 +890,34 @@ def test_store_is_a_run_directory_for_the_report(tmp_path):
     assert "STC p=1/20" in page
     assert "reached 30.0" in page
     assert "On the wire:" not in page
+
+
+def test_dense_bytes_in_the_metrics_contain_carried_tensors(tmp_path):
+    arrays = ArrayRecord({**initial(), "running_mean": Array(np.zeros(7, np.float32))})
+    federate(DirectGrid(tmp_path, [app()]), 2, store=tmp_path / "fed", arrays=arrays)
+    assert load_run(tmp_path / "fed").last["dense_bytes"] == 2 * 4 * (300 + 10 + 7)
+
+
+def test_uploads_that_a_round_does_not_count_are_in_the_payload(tmp_path):
+    def weightless(message, context):
+        reply = train(message, context)
+        reply.content["metrics"] = MetricRecord({"num-examples": 0, "loss": 1.0})
+        return reply
+
+    sent = []
+
+    def note(_node, reply):
+        if KEY in reply.content:
+            answer = read_answer(reply.content[KEY][KEY])
+            sent.extend([len(answer.data)] if answer.kind is AnswerKind.UPLOAD else [])
+        return reply
+
+    grid = DirectGrid(tmp_path, [app(), app(weightless)])
+    grid.tamper = note
+    result = federate(grid, 2)
+    assert by_round(result, "uploads-counted") == [1, 1]
+    assert len(sent) == 4
+    assert final(result, "payload-up-bytes") == sum(sent)
 
 
 def test_damaged_counters_are_reported(tmp_path):

@@ -157,6 +157,23 @@ def test_latest_statistics_are_kept_if_the_user_says_so(tmp_path):
         run(tmp_path, [app()], Compressed(FedAvg(), carry="local"), record(**BATCH_NORM))
 
 
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("name", ["grid", "qsgd", "terngrad"])
+def test_latest_statistics_are_those_of_the_reply_that_arrived_last(tmp_path, name, stored):
+    class Reversed(DirectGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            replies = super().send_and_receive(messages, timeout=timeout)
+            return sorted(replies, key=lambda reply: -reply.metadata.src_node_id)
+
+    step = returning(batch_norm_step)
+    grid = Reversed(tmp_path, [app(step) for _ in range(3)])
+    store = tmp_path / "fed" if stored else None
+    wrapped = Compressed(FedAvg(**NODES), METHODS[name](), carry="latest", store=store)
+    result = wrapped.start(grid, record(**BATCH_NORM), 1, 1)
+    client_of_first_node = 0.5 + 0.5 * 1
+    assert values(result)["bn.running_var"] == pytest.approx(client_of_first_node)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])
 def test_model_keeps_its_dtype_and_layout_on_nodes_and_in_the_result(tmp_path, dtype):
     if dtype == "bfloat16":
@@ -299,6 +316,57 @@ def test_strategy_state_is_relative_to_the_model_of_the_nodes(tmp_path):
     assert np.count_nonzero(values(result)["weight"]) <= 3 * 3
 
 
+OPTIMUM = np.random.default_rng(0).normal(size=400).astype(np.float32)
+RATES = np.linspace(0.02, 0.3, 400, dtype=np.float32)
+
+
+def descend(array):
+    """Take a step on a quadratic whose directions have different curvatures."""
+    return array + RATES * (OPTIMUM - array)
+
+
+def distance(array):
+    return float(np.linalg.norm(array - OPTIMUM) / np.linalg.norm(OPTIMUM))
+
+
+@pytest.mark.parametrize(("momentum", "rate"), [(0.5, 0.1), (0.9, 0.1), (0.9, 1.0)])
+def test_server_momentum_over_many_rounds_ends_near_the_plain_model(tmp_path, momentum, rate):
+    def end(compressed):
+        strategy = strategies.FedAvgM(
+            **NODES, fraction_evaluate=0.0, server_momentum=momentum, server_learning_rate=rate
+        )
+        node = app(returning(lambda _name, array, _number: descend(array)), compressed=compressed)
+        grid = DirectSimulation(tmp_path, [node])
+        arrays = record(w=np.zeros(400, np.float32))
+        made = Compressed(strategy) if compressed else strategy
+        return distance(values(made.start(grid, arrays, 100, 1))["w"])
+
+    assert end(compressed=True) == pytest.approx(end(compressed=False), abs=0.03)
+
+
+@pytest.mark.parametrize("kind", ["FedAvgM", "Private"])
+def test_strategy_with_its_own_model_continues_from_that_of_the_nodes(tmp_path, kind):
+    inner = strategies.FedAvgM(**NODES, server_momentum=0.5, server_learning_rate=0.1)
+    strategy = inner
+    if kind == "Private":
+        wrapper = strategies.DifferentialPrivacyServerSideFixedClipping
+        strategy = wrapper(inner, 0.0, 100.0, 2)
+    wrapped = Compressed(strategy, stc(1.0, 1 / 100))
+    run(tmp_path, [app(returning(pull))] * 2, wrapped, initial(), 3)
+    # The last arrays are its own result, on top of two rounds of 1 % of 310 values each.
+    seen = []
+    inner.configure_train = lambda *_: seen.append(flat(inner.current_arrays)) or []
+    run(tmp_path, [app(returning(pull))] * 2, wrapped, initial(), 1)
+    assert not np.count_nonzero(seen[0])
+
+
+@pytest.mark.parametrize("kind", ["FedAvg", "FedMedian"])
+def test_default_method_of_a_strategy_that_aggregates_sends_every_value(kind):
+    wrapped = Compressed(getattr(strategies, kind)())
+    is_fast = kind == "FedAvg"
+    assert wrapped._choose_method(200, is_fast=is_fast).name == ("stc" if is_fast else "grid")
+
+
 class Recorder(FedAvg):
     """Like an app that saves models, logs metrics and changes the learning rate, in its start."""
 
@@ -331,6 +399,21 @@ class Recorder(FedAvg):
             every.append(arrays)
             self.best = max(self.best, metrics["loss"])
         return every
+
+
+class Filtering(FedAvg):
+    """Counts the first node only, in a helper of ``aggregate_train``."""
+
+    def _check_and_log_replies(self, replies, is_train, validate=True):
+        valid, errors = super()._check_and_log_replies(replies, is_train, validate)
+        return [reply for reply in valid if reply.metadata.src_node_id == 100], errors
+
+
+def test_helper_of_a_subclass_that_filters_replies_is_used(tmp_path):
+    wrapped = Compressed(Filtering(**NODES), LOSSLESS)
+    step = returning(lambda _name, array, number: array + np.float32(number))
+    result = run(tmp_path, [app(step), app(step)], wrapped, initial(), 1)
+    assert (values(result)["bias"] == 1).all()
 
 
 def test_strategy_with_its_own_start_runs_it_and_keeps_its_attributes(tmp_path):
@@ -380,6 +463,50 @@ def test_strategy_that_returns_another_model_is_reported(tmp_path):
         run(tmp_path, [app()], Compressed(Cutting(**NODES)), initial(), 1)
 
 
+class Overwriting(FedAvg):
+    """Returns the given values of the array ``n``."""
+
+    def __init__(self, returned):
+        super().__init__(**NODES)
+        self.returned = returned
+
+    def aggregate_train(self, server_round, replies):
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        arrays["n"] = Array(self.returned)
+        return arrays, metrics
+
+
+LARGEST = np.iinfo(np.int64).max
+
+
+@pytest.mark.parametrize(
+    ("dtype", "returned", "expected"),
+    [
+        ("int64", np.array([1e19, -1e19, np.inf, 2.6]), [LARGEST, -LARGEST - 1, LARGEST, 3]),
+        ("int64", np.array([2.0**63, -(2.0**63)], np.float32), [LARGEST, -LARGEST - 1]),
+        ("int64", np.array([2**53 + 1, LARGEST]), [2**53 + 1, LARGEST]),
+        ("uint64", np.array([1e20, -1.0]), [2**64 - 1, 0]),
+        ("uint64", np.array([-5, 7]), [0, 7]),
+        ("int8", np.array([300, -300, 5]), [127, -128, 5]),
+        ("int8", np.array([300, 5], np.float16), [127, 5]),
+    ],
+)
+def test_carried_integers_of_a_strategy_are_clipped_exactly(tmp_path, dtype, returned, expected):
+    arrays = record(w=np.zeros(3, np.float32), n=np.zeros(len(expected), dtype))
+    node = app(returning(lambda _name, array, _number: array))
+    result = run(tmp_path, [node], Compressed(Overwriting(returned)), arrays, 1)
+    assert values(result)["n"].dtype == dtype
+    assert values(result)["n"].tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
+def test_carried_nan_of_a_strategy_is_refused_by_name(tmp_path, dtype):
+    arrays = record(w=np.zeros(3, np.float32), n=np.zeros(2, dtype))
+    wrapped = Compressed(Overwriting(np.array([1.0, np.nan])))
+    with pytest.raises(ValueError, match=f"of Overwriting .* 'n' has the value nan, which {dtype}"):
+        run(tmp_path, [app(returning(lambda _name, array, _number: array))], wrapped, arrays, 1)
+
+
 def test_updates_that_a_strategy_does_not_aggregate_return_to_the_residuals(tmp_path):
     class Skipping(FedAvg):
         def aggregate_train(self, server_round, replies):
@@ -389,6 +516,18 @@ def test_updates_that_a_strategy_does_not_aggregate_return_to_the_residuals(tmp_
     step = returning(lambda _name, array, _number: array + np.float32(1))
     result = run(tmp_path, [app(step)], Compressed(Skipping(**NODES), LOSSLESS), initial(), 2)
     assert (values(result)["bias"] == 2).all()  # both rounds count in the second one
+    counted = [m["uploads-counted"] for m in result.train_metrics_clientapp.values()]
+    assert counted == [0, 1]
+
+
+def test_run_whose_strategy_returns_no_arrays_stops_after_three_rounds(tmp_path):
+    class Idle(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            return None, None
+
+    reason = r"^Round 3 has counted no upload: the aggregate_train of Idle returned no arrays$"
+    with pytest.raises(NoUploads, match=reason):
+        run(tmp_path, [app(), app()], Compressed(Idle(**NODES)), initial(), 6)
 
 
 @pytest.mark.parametrize("name", ["FedXgbBagging", "FedXgbCyclic"])
@@ -939,19 +1078,19 @@ def legacy_node(*mods):
     return ClientApp(client_fn=client_fn, mods=list(mods))
 
 
-def legacy_server_fn(kind, seen, **options):
+def legacy_server_fn(kind, seen, *, rounds=3, nodes=3, **options):
     def server_fn(context):
         strategy = getattr(legacy_strategies, kind)(
             min_fit_clients=1,
             min_evaluate_clients=1,
-            min_available_clients=3,
+            min_available_clients=nodes,
             on_fit_config_fn=lambda number: {"rate": 0.5 / number},
             fit_metrics_aggregation_fn=lambda found: {"clients": len(found)},
             evaluate_metrics_aggregation_fn=lambda found: {"mean": found[0][1]["accuracy"]},
             evaluate_fn=lambda number, parameters, config: seen.append(parameters),
             **options,
         )
-        return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=3))
+        return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=rounds))
 
     return server_fn
 
@@ -977,6 +1116,29 @@ def test_old_style_app_gives_the_same_model_as_without_compression(tmp_path, kin
         for _, m in grid.received
     ]
     assert sum(sizes) == 0
+
+
+@pytest.mark.parametrize("kind", ["FedAdam", "FedYogi", "FedAdagrad", "FedAvgM"])
+@pytest.mark.filterwarnings("ignore")
+def test_old_style_strategy_with_its_own_model_ends_near_the_plain_model(tmp_path, kind):
+    class Descending(Client):
+        def fit(self, parameters, config):
+            return [descend(parameters[0])], 10, {}
+
+    def end(compressed):
+        seen = []
+        first = ndarrays_to_parameters([np.full(400, 0.25, np.float32)])
+        options = {"server_momentum": 0.5, "server_learning_rate": 0.1} if kind == "FedAvgM" else {}
+        server_fn = legacy_server_fn(
+            kind, seen, rounds=100, nodes=1, initial_parameters=first, **options
+        )
+        mods = [compression()] if compressed else []
+        node = ClientApp(client_fn=lambda _context: Descending(1).to_client(), mods=mods)
+        made = compressed_server_app(server_fn) if compressed else ServerApp(server_fn=server_fn)
+        made(DirectSimulation(tmp_path, [node]), Context(7, 0, {}, RecordDict(), {}))
+        return distance(seen[-1][0])
+
+    assert end(compressed=True) == pytest.approx(end(compressed=False), abs=0.06)
 
 
 def test_old_style_server_is_refused():

@@ -13,7 +13,7 @@ _LOWEST_RATE = 1 / 400
 _SENDS_PER_VALUE = 8  # on average over all rounds, up to the lowest rate
 
 
-def for_rounds(num_rounds: int, *, weighted: bool = True) -> Method:
+def for_rounds(num_rounds: int, *, weighted: bool = True, sparse: bool = True) -> Method:
     """Return a method that ends near the uncompressed model after a number of rounds.
 
     Sparse ternary compression sends a share p of all values in a round and the others later. In a
@@ -25,6 +25,7 @@ def for_rounds(num_rounds: int, *, weighted: bool = True) -> Method:
     Args:
         num_rounds: the planned number of rounds, each with several local steps.
         weighted: whether clients are weighted by their number of examples.
+        sparse: False for ``grid`` at any number of rounds, which suits a server with momentum.
 
     Raises:
         ValueError: the number of rounds is negative.
@@ -35,7 +36,7 @@ def for_rounds(num_rounds: int, *, weighted: bool = True) -> Method:
     rounds = operator.index(num_rounds)
     if rounds < 0:
         raise ValueError(f"num_rounds must not be negative, got {num_rounds}")
-    if rounds < _FEWEST_ROUNDS_OF_STC:
+    if rounds < _FEWEST_ROUNDS_OF_STC or not sparse:
         return grid(step_up=0.7 if rounds <= 10 else 1.0, weighted=weighted)
     p = max(_SENDS_PER_VALUE / rounds, _LOWEST_RATE)
     return stc(p_up=p, p_down=p, weighted=weighted)

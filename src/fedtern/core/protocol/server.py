@@ -29,7 +29,7 @@ from fedtern.core.errors import (
 )
 from fedtern.core.feedback import EMPTY, State
 from fedtern.core.layout import Layout, Vector, copy_vector, read_only
-from fedtern.core.methods import Method
+from fedtern.core.methods import Aggregate, Method
 from fedtern.core.protocol import records
 from fedtern.core.protocol.catchup import CatchUpBuilder
 from fedtern.core.protocol.events import Accepted, CatchUp, How
@@ -251,6 +251,7 @@ class Server:
         delta: ArrayLike | None = None,
         carried: Mapping[str, ArrayLike] | None = None,
         counted: Iterable[int] | None = None,
+        aggregate: Aggregate | None = None,
     ) -> Broadcast:
         """Aggregate the accepted uploads, advance the model and return the broadcast.
 
@@ -261,6 +262,7 @@ class Server:
             carried: values of all carried tensors that were computed elsewhere.
             counted: the clients whose uploads count; by default all that were accepted. The others
                 return to their clients' residuals.
+            aggregate: how to combine the uploads, in the place of the method's own aggregation.
 
         Returns:
             The round's broadcast. It is empty, but valid, if no upload was accepted and no delta
@@ -277,13 +279,14 @@ class Server:
         down = self.terms.method.down
         layout = self.terms.layout
         state = self._feedback
-        values = self._next_carried(carried, uploads)
+        combine = aggregate or self.terms.method.aggregate
+        values = self._next_carried(carried, uploads, combine)
         payload = NothingCodec().encode(Sparse.empty(layout.size), layout)
         change = None
         if delta is not None:
             change = copy_vector(delta, layout, "delta")
         elif uploads:
-            change = self._combine(uploads)
+            change = _combine(uploads, combine)
         if change is not None:
             rng = seeded_rng(self.seed, 0, self.round)
             update, state = down.feedback.step(change, state, layout, rng)
@@ -317,13 +320,25 @@ class Server:
             )
         return [upload for upload in self.uploads() if upload.client_id in chosen]
 
-    def _combine(self, uploads: Sequence[Accepted]) -> Vector:
-        updates = [upload.update for upload in uploads]
-        examples = [upload.num_examples for upload in uploads]
-        return self.terms.method.aggregate.combine(updates, examples)
+    def combined(self, aggregate: Aggregate, counted: Iterable[int] | None = None) -> Vector | None:
+        """Return the change of the weights that an aggregation of the uploads gives.
+
+        Args:
+            aggregate: how to combine the uploads.
+            counted: the clients whose uploads count; by default all that were accepted.
+
+        Returns:
+            The change; None without uploads.
+
+        """
+        uploads = self._counted_uploads(counted)
+        return _combine(uploads, aggregate) if uploads else None
 
     def _next_carried(
-        self, given: Mapping[str, ArrayLike] | None, uploads: Sequence[Accepted]
+        self,
+        given: Mapping[str, ArrayLike] | None,
+        uploads: Sequence[Accepted],
+        aggregate: Aggregate,
     ) -> Values:
         """Return the carried tensors that change in this round."""
         layout = self.terms.layout
@@ -331,7 +346,7 @@ class Server:
         if given is not None:
             values = check_carried(given, layout)
         elif uploads and layout.carried:
-            shares = self.terms.method.aggregate.shares([u.num_examples for u in uploads])
+            shares = aggregate.shares([upload.num_examples for upload in uploads])
             clients = [upload.client_id for upload in uploads]
             counted = frozenset(clients)
             # The uploads are in the order of acceptance.
@@ -491,10 +506,15 @@ class Server:
         broadcast.header.check_history(self._replica.stamp, "the server")
         state = self._feedback
         if delta is None and broadcast.counted:
-            delta = self._combine(self._counted_uploads(broadcast.counted))
+            delta = self.combined(self.terms.method.aggregate, broadcast.counted)
         if delta is not None:
             state = self.terms.method.down.feedback.follow(delta, state, broadcast.update)
         self._advance(broadcast, state)
+
+
+def _combine(uploads: Sequence[Accepted], aggregate: Aggregate) -> Vector:
+    updates = [upload.update for upload in uploads]
+    return aggregate.combine(updates, [upload.num_examples for upload in uploads])
 
 
 def _check_examples(client_id: int, num_examples: float) -> float:

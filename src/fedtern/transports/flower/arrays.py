@@ -12,6 +12,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from fedtern.core.dtypes import from_float32, to_float32
+from fedtern.core.errors import NonFiniteError
 from fedtern.core.layout import Vector
 from fedtern.core.template import Template
 
@@ -129,6 +130,7 @@ def change_to(
         The change of the weights, and the values of all carried tensors.
 
     Raises:
+        NonFiniteError: A value of a carried tensor cannot be sent.
         ValueError: A tensor is missing, unknown, or has another shape.
 
     """
@@ -161,15 +163,38 @@ def change_to(
 
 
 def _cast(values: NDArray[Any], dtype: str, template: Template, name: str) -> NDArray[Any]:
+    """Return the values of a carried tensor in its dtype; too large integers are clipped.
+
+    Raises:
+        NonFiniteError: A value is NaN, which integers and booleans do not have, or a float is too
+            large for its dtype.
+
+    """
     if dtype == "bfloat16":
         with np.errstate(over="ignore"):
             return from_float32(values.astype(np.float32), dtype, template.overflow, name)
     target = np.dtype(dtype)
+    if target.kind not in "biu":
+        with np.errstate(over="ignore"):
+            return values.astype(target)
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        raise NonFiniteError(f"array {name!r} has the value nan, which {dtype} cannot hold")
     if target.kind == "b":
         return np.asarray(values >= 0.5)
-    if target.kind in "iu" and values.dtype.kind == "f":
-        limits = np.iinfo(target)
-        rounded: NDArray[Any] = np.clip(np.rint(values), limits.min, limits.max).astype(target)
-        return rounded
-    with np.errstate(over="ignore"):
-        return values.astype(target)
+    whole = np.rint(values.astype(np.float64)) if values.dtype.kind == "f" else values
+    return _clip(whole, target)
+
+
+def _clip(values: NDArray[Any], target: np.dtype[Any]) -> NDArray[Any]:
+    """Convert whole numbers to an integer dtype; those beyond its limits become the limit.
+
+    ``np.clip`` cannot do this: as a float, the largest 64-bit integer is rounded up to a value that
+    the dtype does not have.
+    """
+    limits = np.iinfo(target)
+    low = values <= limits.min
+    high = values >= limits.max
+    clipped: NDArray[Any] = np.where(low | high, 0, values).astype(target)
+    clipped[low] = limits.min
+    clipped[high] = limits.max
+    return clipped

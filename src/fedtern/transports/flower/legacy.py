@@ -13,7 +13,14 @@ from flwr.app import (
     MessageType,
     MetricRecord,
 )
-from flwr.common import Code, EvaluateRes, FitRes, GetParametersIns, Parameters
+from flwr.common import (
+    Code,
+    EvaluateRes,
+    FitRes,
+    GetParametersIns,
+    Parameters,
+    parameters_to_ndarrays,
+)
 from flwr.common.constant import MessageTypeLegacy
 from flwr.compat.common import recorddict_compat as compat
 from flwr.server import ServerAppComponents, ServerConfig, SimpleClientManager
@@ -21,6 +28,7 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.compat.app_utils import start_update_client_manager_thread
 from flwr.server.strategy import FedAvg as LegacyFedAvg
+from flwr.server.strategy import FedAvgM, FedOpt
 from flwr.server.strategy import Strategy as LegacyStrategy
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Strategy
@@ -132,9 +140,9 @@ class Adapted(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the requests of the strategy's ``configure_fit``."""
-        chosen = self.adapted.configure_fit(
-            server_round, _to_parameters(arrays), self.client_manager
-        )
+        parameters = _to_parameters(arrays)
+        _give_model_back(self.adapted, parameters)
+        chosen = self.adapted.configure_fit(server_round, parameters, self.client_manager)
         self._proxies = {proxy.node_id: proxy for proxy, _ in chosen}
         return [
             Message(
@@ -200,6 +208,21 @@ class Adapted(Strategy):
             (results if is_ok else failures).append((proxy, result))
         loss, metrics = self.adapted.aggregate_evaluate(server_round, results, failures)
         return _to_metrics(metrics if loss is None else {"loss": loss, **metrics})
+
+
+def _give_model_back(strategy: object, parameters: Parameters) -> None:
+    """Replace the model that a strategy has kept by the one that nodes have.
+
+    These strategies compute from their own last result, or from the initial model before its
+    rounding, and not from the parameters that ``configure_fit`` gets.
+    """
+    inner: object = strategy
+    while inner is not None:
+        if isinstance(inner, FedOpt):
+            inner.current_weights = parameters_to_ndarrays(parameters)
+        elif isinstance(inner, FedAvgM):
+            inner.initial_parameters = parameters
+        inner = getattr(inner, "strategy", None)
 
 
 def _to_parameters(arrays: ArrayRecord) -> Parameters:

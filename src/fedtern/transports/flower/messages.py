@@ -143,7 +143,7 @@ class Answer:
         stamp: Stamp of the history that it has followed.
         data: The upload, or the mark of the state in a ``STATUS``. The data of an upload may be in
             the attachment of the Flower message instead.
-        attached: Whether it is.
+        attached: Whether the data is in the attachment.
         arrays_key: Key of the record that the upload replaces in the app's reply.
         reason: Why there is no upload, for ``NOT_READY``, ``FAILED`` and ``REFUSED``.
         version: Version of the node's package, for ``REFUSED``.

@@ -348,11 +348,19 @@ def _describe_reply(client: ClientLike, result: WorkResult) -> str:
 
 
 def _to_json(record: MetricRecord | ConfigRecord) -> dict[str, object]:
-    """Return the values of a record; bytes, which JSON does not have, become an object."""
+    """Return the values of a record; bytes, which JSON does not have, become objects."""
     return {
-        name: {"base64": b64encode(value).decode()} if isinstance(value, bytes) else value
+        name: [_encode(item) for item in value] if isinstance(value, list) else _encode(value)
         for name, value in record.items()
     }
+
+
+def _encode(value: object) -> object:
+    return {"base64": b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+def _decode(value: Any) -> Any:
+    return b64decode(value["base64"]) if isinstance(value, dict) else value
 
 
 def _read_records(records: list[tuple[str, bool, dict[str, Any]]]) -> RecordDict:
@@ -360,7 +368,7 @@ def _read_records(records: list[tuple[str, bool, dict[str, Any]]]) -> RecordDict
     content = RecordDict()
     for name, is_metric, values in records:
         decoded: dict[str, Any] = {
-            key: b64decode(value["base64"]) if isinstance(value, dict) else value
+            key: [_decode(item) for item in value] if isinstance(value, list) else _decode(value)
             for key, value in values.items()
         }
         content[name] = MetricRecord(decoded) if is_metric else ConfigRecord(decoded)

@@ -155,7 +155,7 @@ class RunTotals:
             "down_bytes": self.counts.down.total,
             "up_bytes_mean": self.counts.up.mean,
             "down_bytes_mean": self.counts.down.mean,
-            "dense_bytes": 4 * spec.layout.size * steps,
+            "dense_bytes": spec.layout.nbytes * steps,
             **{
                 name.replace("-", "_"): nbytes
                 for name, nbytes in self.to_metrics().items()

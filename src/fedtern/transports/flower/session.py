@@ -91,12 +91,10 @@ class CountedUpload(NamedTuple):
     """An upload that counts in this round.
 
     Attributes:
-        nbytes: Size of the upload, and of further arrays in the reply.
         accepted: The server's result; None if it had accepted the upload before a restart.
 
     """
 
-    nbytes: int
     accepted: Accepted | None
 
 
@@ -407,8 +405,14 @@ class Session:
             self.drop(node, format_error(error))
             return None
         member.moved_to(answer.round, answer.stamp)
-        extra = self.count_arrays(reply.content, "replies of train functions")
-        return CountedUpload(len(answer.data) + extra, accepted)
+        return CountedUpload(accepted)
+
+    def upload_nbytes(self, reply: Reply) -> int:
+        """Return the size of the upload in a reply and of its further arrays; 0 without one."""
+        answer = reply.answer
+        if answer is None or answer.kind is not AnswerKind.UPLOAD:
+            return 0
+        return len(answer.data) + self.count_arrays(reply.content, "replies of train functions")
 
     def accept_evaluation(self, reply: Reply) -> bool:
         """Return whether a node has evaluated the newest model; drop it if it has not."""

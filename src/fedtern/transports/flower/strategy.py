@@ -19,7 +19,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
-from fedtern.core.carried import combine_carried
 from fedtern.core.dtypes import Overflow
 from fedtern.core.errors import FedternError, LocalProtocolError, NonFiniteError
 from fedtern.core.methods import (
@@ -31,7 +30,7 @@ from fedtern.core.methods import (
     make_method,
     method_from_spec,
 )
-from fedtern.core.protocol import Accepted, Server
+from fedtern.core.protocol import Accepted, Broadcast, Server
 from fedtern.core.protocol.initial import Precision, round_initial
 from fedtern.core.template import STATISTICS, Template, Ties
 from fedtern.store import DurableServer, Store
@@ -97,15 +96,16 @@ class Compressed(Strategy):
     The wrapped strategy samples and configures nodes, runs the rounds and aggregates metrics. For
     ``FedAvg`` and ``FedProx``, the method aggregates the clients' updates, without making them
     dense. The ``aggregate_train`` of any other strategy gets the model of each node, reconstructed
-    from its upload. The result is compressed, and what the strategy gets in the next round is the
-    model that the clients have.
+    from its upload. The result is compressed. In the next round, the strategy gets the model that
+    the clients have.
 
     Attributes of the wrapped strategy are attributes of this object, too.
 
     Args:
         strategy: The strategy without compression.
-        method: What clients and server send; by default one that suits the number of rounds, see
-            ``fedtern.core.methods.for_rounds``.
+        method: What clients and server send; by default one that suits the number of rounds for
+            ``FedAvg`` and ``FedProx``, see ``fedtern.core.methods.for_rounds``, and ``grid`` for
+            any other strategy.
         store: Directory for state that survives a restart. A federation with a store continues
             after its last finished round.
         federation: Name by which nodes recognise the federation; by default the name of the
@@ -352,7 +352,7 @@ class Compressed(Strategy):
 
     def _choose_method(self, num_rounds: int, *, is_fast: bool) -> Method:
         if self.method is None:
-            method = self._stored_method() or default_method(num_rounds)
+            method = self._stored_method() or default_method(num_rounds, is_fast=is_fast)
         else:
             method = self.method
         return _with_weights(method) if self.weighted and is_fast else method
@@ -411,6 +411,7 @@ class Compressed(Strategy):
                 " aggregate_train returned, which Compressed cannot send: let aggregate_train"
                 " return the arrays for the next round"
             )
+        _give_model_back(self._strategy, arrays)
         chosen = self._call(name, server_round + run.earlier_rounds, arrays, config, grid)
         # A list, not an iterator: some of Flower's grids iterate over it twice.
         config_key = self._setting("configrecord_key", "config")
@@ -430,19 +431,22 @@ class Compressed(Strategy):
         round = server_round + run.earlier_rounds
         messages = list(replies)
         counted = self._accept_uploads(run, messages)
-        num_uploads = len(session.server.uploaded)  # including those from before a restart
+        has_uploads = bool(session.server.uploaded)
         if run.is_fast:
-            self._finish_by_method(run)
+            broadcast = self._finish_by_method(run)
             metrics = aggregate_train_metrics(counted, cast(FedAvg, self._strategy))
         else:
             failed = [message for message in messages if message.has_error()]
-            metrics = self._finish_by_strategy(run, round, counted, failed)
+            broadcast, metrics = self._finish_by_strategy(run, round, counted, failed)
         run.arrays = _model_of(session)
         self._round_metrics |= dict(metrics)
-        metrics["uploads-counted"] = num_uploads
+        metrics["uploads-counted"] = len(broadcast.counted)
         metrics["nodes-dropped"] = len(session.dropped)
         self._add_totals(metrics)
-        _check_progress(run, round, num_uploads)
+        unused = None
+        if has_uploads and not broadcast.counted and session.lasting_failure() is None:
+            unused = f"the aggregate_train of {type(self._strategy).__name__} returned no arrays"
+        _check_progress(run, round, len(broadcast.counted), unused)
         return run.arrays, metrics
 
     def _accept_uploads(self, run: _Run, messages: Iterable[Message]) -> list[Reply]:
@@ -452,6 +456,9 @@ class Compressed(Strategy):
         counted: list[Reply] = []
         sizes: list[int] = []
         for reply in session.replies(messages):
+            # Before the checks: an upload that is dropped has been sent, too.
+            if nbytes := session.upload_nbytes(reply):
+                sizes.append(nbytes)
             try:
                 num_examples = num_examples_in(reply, key)
             except ValueError as error:
@@ -459,36 +466,20 @@ class Compressed(Strategy):
                     session.drop(reply.node, str(error), lasting=True)
                     continue
                 num_examples = 1  # the strategy itself reads the weight if it needs one
-            if (upload := session.accept_upload(reply, num_examples)) is not None:
+            if session.accept_upload(reply, num_examples) is not None:
                 counted.append(reply)
-                sizes.append(upload.nbytes)
         if sizes:
             session.totals.counts.up.add(sizes, 0.0)
         return counted
 
-    def _finish_by_method(self, run: _Run) -> None:
+    def _finish_by_method(self, run: _Run) -> Broadcast:
         """Aggregate the uploads as the method does, or as FedAvg does."""
-        server = run.session.server
-        uploads = server.uploads()
-        if not uploads or not run.weighted:
-            server.finish_round()
-            return
-        mean = Mean(weighted=True)
-        examples = [upload.num_examples for upload in uploads]
-        delta = mean.combine([upload.update for upload in uploads], examples)
-        layout = server.terms.layout
-        carried = combine_carried(
-            [upload.carried for upload in uploads],
-            mean.shares(examples),
-            len(uploads) - 1,
-            server.carried,
-            layout,
-        )
-        server.finish_round(delta=delta, carried=carried if layout.carried else None)
+        aggregate = Mean(weighted=True) if run.weighted else None
+        return run.session.server.finish_round(aggregate=aggregate)
 
     def _finish_by_strategy(
         self, run: _Run, round: int, counted: Sequence[Reply], failed: Sequence[Message]
-    ) -> MetricRecord:
+    ) -> tuple[Broadcast, MetricRecord]:
         """Let the strategy aggregate the models of the nodes, and compress its result."""
         session = run.session
         server = session.server
@@ -504,18 +495,18 @@ class Compressed(Strategy):
                 session.drop(reply.node, str(error), lasting=True)
         arrays, metrics = self._call("aggregate_train", round, [*messages, *failed])
         if arrays is None:
-            server.finish_round(counted=())  # the updates return to the clients' residuals
-            return metrics or MetricRecord()
+            broadcast = server.finish_round(counted=())  # updates return to clients' residuals
+            return broadcast, metrics or MetricRecord()
         template = _template_of(session)
         try:
             delta, carried = change_to(to_numpy(arrays), template, server.weights)
         except ValueError as error:
-            name = type(self._strategy).__name__
-            raise ValueError(
-                f"the aggregate_train of {name} returned arrays of another model: {error}"
-            ) from error
-        server.finish_round(delta=delta, carried=carried or None, counted=clients)
-        return metrics or MetricRecord()
+            returned = f"the aggregate_train of {type(self._strategy).__name__} returned"
+            if isinstance(error, NonFiniteError):
+                raise NonFiniteError(f"{returned} arrays that cannot be sent: {error}") from error
+            raise ValueError(f"{returned} arrays of another model: {error}") from error
+        broadcast = server.finish_round(delta=delta, carried=carried or None, counted=clients)
+        return broadcast, metrics or MetricRecord()
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -565,23 +556,43 @@ class Compressed(Strategy):
         return self._run
 
 
-def default_method(num_rounds: int) -> Method:
+def default_method(num_rounds: int, *, is_fast: bool) -> Method:
     """Return the method of a federation whose app names none.
 
     Args:
         num_rounds: Number of rounds in total.
+        is_fast: Whether the method aggregates, and not the strategy. A strategy of its own may have
+            momentum, which is unstable if most values are sent only after many rounds.
 
     """
-    return for_rounds(num_rounds)
+    return for_rounds(num_rounds, sparse=is_fast)
 
 
 def _averages(strategy: Strategy) -> bool:
-    """Return whether a strategy aggregates models as FedAvg does."""
-    return (
-        isinstance(strategy, FedAvg)
-        and type(strategy).aggregate_train is FedAvg.aggregate_train
-        and "aggregate_train" not in vars(strategy)
+    """Return whether a strategy aggregates models as FedAvg does.
+
+    It does not if a subclass, or the object itself, has its own ``aggregate_train`` or a helper of
+    it, which may filter the replies.
+    """
+    return isinstance(strategy, FedAvg) and not any(
+        name in vars(strategy) or getattr(type(strategy), name, None) is not getattr(FedAvg, name)
+        for name in ("aggregate_train", "_check_and_log_replies")
+        if hasattr(FedAvg, name)
     )
+
+
+def _give_model_back(strategy: object, arrays: ArrayRecord) -> None:
+    """Replace the model that a strategy has kept by the one that clients have.
+
+    Its own result contains what the last broadcast left out, which the server adds in the next one:
+    a strategy that continued from its own result would count it twice.
+    """
+    inner: object = strategy
+    while inner is not None:
+        # FedAvgM keeps a record; the other strategies of Flower take the given arrays themselves.
+        if isinstance(vars(inner).get("current_arrays"), ArrayRecord):
+            vars(inner)["current_arrays"] = arrays
+        inner = getattr(inner, "strategy", None)
 
 
 def _ignores_weights(method: Method) -> bool:
@@ -636,8 +647,14 @@ def _put_model(reply: Reply, model: ArrayRecord, default_key: str) -> Message:
     return reply.message
 
 
-def _check_progress(run: _Run, round: int, num_uploads: int) -> None:
+def _check_progress(run: _Run, round: int, num_uploads: int, unused: str | None) -> None:
     """Stop a run whose rounds count no uploads, and will not count any.
+
+    Args:
+        run: The run.
+        round: Number of the round.
+        num_uploads: Number of uploads that the round counted.
+        unused: Why the round counted none of the uploads that it had; None if it had none.
 
     Raises:
         NoUploads: There is no upload in this round, and this will not change by itself.
@@ -648,12 +665,15 @@ def _check_progress(run: _Run, round: int, num_uploads: int) -> None:
         run.has_uploads = True
         run.empty_rounds = 0
         return
-    if not session.dropped:
+    if unused is None and not session.dropped:
         return  # the strategy has asked no node
     run.empty_rounds += 1
     lasting = session.lasting_failure()
-    others = len(session.dropped) - 1
-    reason = (lasting or session.dropped[0]) + (f" (and {others} more nodes)" if others else "")
+    if unused is None:
+        others = len(session.dropped) - 1
+        reason = (lasting or session.dropped[0]) + (f" (and {others} more nodes)" if others else "")
+    else:
+        reason = unused
     sentence = f"Round {round} has counted no upload: {reason}"
     log(ERROR, "fedtern: %s", sentence)
     is_hopeless = lasting is not None and not run.has_uploads
