@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedtern.data.metric_spec import Best, MetricSpec
+from fedtern.data.metric_spec import RESERVED_NAMES, Best, MetricSpec
 from fedtern.federation.client_session import Scores
 
 Loss = Callable[[Any, Tensor], Tensor]
@@ -53,6 +53,10 @@ class Metric:
             )
         if self.name == "loss":
             raise ValueError("'loss' is always reported; choose another name for the metric")
+        if self.name in RESERVED_NAMES:
+            raise ValueError(
+                f"{self.name!r} is a field of every evaluation; choose another name for the metric"
+            )
         if self.reduction not in ("mean", "sum"):
             raise ValueError(f'reduction must be "mean" or "sum", got {self.reduction!r}')
 

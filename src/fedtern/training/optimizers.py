@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
 from fedtern.training.packing import Packing
@@ -29,8 +29,15 @@ class Schedule(Protocol):
 def torch_schedule(make: Callable[[Optimizer], LRScheduler]) -> Schedule:
     """Return the learning-rate factors of a torch scheduler as a function of the iteration.
 
+    The scheduler runs on a learning rate of 1, so that its values are factors. A bound that is a
+    learning rate elsewhere, such as ``eta_min`` of ``CosineAnnealingLR``, is a factor here: 0.01
+    means a hundredth of the optimiser's learning rate.
+
     Args:
         make: makes the scheduler of an optimiser. The scheduler advances with each iteration.
+
+    Raises:
+        ValueError: the scheduler sets learning rates itself, or needs the loss.
 
     >>> halved = torch_schedule(lambda o: torch.optim.lr_scheduler.StepLR(o, 10, gamma=0.5))
     >>> [halved(iteration) for iteration in (0, 9, 10, 25)]
@@ -42,6 +49,16 @@ def torch_schedule(make: Callable[[Optimizer], LRScheduler]) -> Schedule:
         raise ValueError(
             "torch_schedule needs a function that makes a scheduler of torch.optim.lr_scheduler,"
             f" got {scheduler!r}"
+        )
+    if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
+        raise ValueError(
+            "ReduceLROnPlateau needs the loss at each step, which a schedule does not have; use"
+            " another scheduler, such as StepLR"
+        )
+    if isinstance(scheduler, lr_scheduler.OneCycleLR | lr_scheduler.CyclicLR):
+        raise ValueError(
+            f"{type(scheduler).__name__} sets learning rates, but a schedule returns factors of the"
+            " optimiser's learning rate; write them as a function of the iteration, or use LambdaLR"
         )
     factors: list[float] = []
 

@@ -9,9 +9,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedtern import simulate  # noqa: E402
+from torch.nn.functional import l1_loss, mse_loss  # noqa: E402
+
+from fedtern import Environment, simulate  # noqa: E402
 from fedtern.data.metric_spec import MetricSpec  # noqa: E402
 from fedtern.runs import Evaluation  # noqa: E402
+from fedtern.training import Metric  # noqa: E402
 from fedtern.transports.local import (  # noqa: E402
     Callback,
     EarlyStopping,
@@ -71,6 +74,7 @@ class Fake:
     """A simulation with given values of a metric."""
 
     metric = MetricSpec("perplexity", "lower")
+    metrics = (metric, MetricSpec("recall"), MetricSpec("mae", "lower"))
     stopped = False
     weights = {"w": torch.zeros(1)}  # noqa: RUF012
 
@@ -79,7 +83,7 @@ class Fake:
 
 
 def evaluation(iteration: int, value: float) -> Evaluation:
-    metrics = {"perplexity": value, "recall": -value}
+    metrics = {"perplexity": value, "recall": -value, "mae": value}
     return Evaluation(iteration, iteration, value, math.nan, 0, 0, 0, 0, 0, 0, 0, {}, metrics)
 
 
@@ -109,8 +113,35 @@ def test_nan_is_no_improvement():
     assert stopped_at(EarlyStopping(1), [9, math.nan]) == 2
 
 
-def test_the_direction_of_another_metric_can_be_given():
-    assert stopped_at(EarlyStopping(1, metric="recall", best="lower"), [1, 2, 3]) is None
+def test_a_value_after_nan_is_an_improvement():
+    stopping = EarlyStopping(2)
+    assert stopped_at(stopping, [math.nan, 3, 2, 1]) is None
+    assert (stopping.best_value, stopping.best_iteration) == (1, 4)
+
+
+def test_only_nan_stops_the_training():
+    assert stopped_at(EarlyStopping(2), [math.nan] * 5) == 3
+
+
+def test_the_direction_is_that_of_the_metric_also_if_it_is_not_the_primary_one():
+    stopping = EarlyStopping(1, metric="mae")
+    assert stopped_at(stopping, [3, 2, 1]) is None
+    assert stopping.best_value == 1
+
+
+def test_a_simulation_has_the_directions_of_all_its_metrics():
+    metrics = [Metric("rmse", mse_loss, "lower"), Metric("mae", l1_loss, "lower")]
+    data = (torch.randn(40, 2), torch.randn(40, 1))
+    simulation = simulate(
+        torch.nn.Linear(2, 1),
+        data,
+        loss=mse_loss,
+        metrics=metrics,
+        environment=Environment(clients=2, participation=1, split="iid"),
+        iterations=2,
+        learning_rate=0.1,
+    )
+    assert simulation.metrics == (MetricSpec("rmse", "lower"), MetricSpec("mae", "lower"))
 
 
 @pytest.mark.parametrize(
@@ -126,5 +157,7 @@ def test_an_invalid_argument_is_an_error(options, message):
 
 
 def test_an_unknown_metric_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(ValueError, match="'f1', but evaluations have loss, perplexity, recall"):
+    with pytest.raises(
+        ValueError, match="'f1', but evaluations have loss, perplexity, recall, mae"
+    ):
         stopped_at(EarlyStopping(metric="f1"), [1])

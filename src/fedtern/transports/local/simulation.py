@@ -319,6 +319,11 @@ class Simulation(Iterator[Evaluation]):
         return self._plan.task.objective.primary
 
     @property
+    def metrics(self) -> tuple[MetricSpec, ...]:
+        """Names and directions of all metrics, the primary one first; without the loss."""
+        return tuple(metric.spec for metric in self._plan.task.objective.metrics)
+
+    @property
     def weights(self) -> dict[str, Tensor]:
         """Copies of the model's current tensors by name, as ``load_state_dict`` takes them."""
         if self._saved is not None:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import islice
+from itertools import count, islice
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
@@ -256,8 +256,12 @@ def _vector(vectors: SharedVectors, index: int) -> Vector | None:
 def evaluate_share(local: LocalTraining, share: int, shares: int) -> list[ChunkResult]:
     """Evaluate one of several shares of the test examples."""
     return [
-        ChunkResult(share + i * shares, local.model.evaluate_batch(*batch))
-        for i, batch in enumerate(local.test_examples.chunks(_TEST_CHUNK, share, shares))
+        ChunkResult(number, local.model.evaluate_batch(*batch, number=number))
+        for number, batch in zip(
+            count(share, shares),
+            local.test_examples.chunks(_TEST_CHUNK, share, shares),
+            strict=False,
+        )
     ]
 
 
