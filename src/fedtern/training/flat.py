@@ -307,6 +307,10 @@ class FlatModel:
             ],
         )
 
+    def parameter_copies(self) -> list[nn.Parameter]:
+        """Return copies of the trained parameters."""
+        return [nn.Parameter(parameter.detach().clone()) for parameter in self._parameters]
+
     def train_with(
         self,
         optimizer: LocalOptimizer,

@@ -193,6 +193,31 @@ class LocalOptimizer:
         self._optimizer.step()
 
 
+def describe_optimizer(make: OptimizerFactory | None, parameters: Sequence[nn.Parameter]) -> str:
+    """Return name and settings of an optimiser, such as "Adam(lr=0.001, ...)"; "SGD" for None.
+
+    Args:
+        make: makes the optimiser.
+        parameters: copies of the parameters.
+
+    >>> describe_optimizer(lambda p: torch.optim.Adagrad(p, 0.5), [nn.Parameter(torch.ones(1))])
+    'Adagrad(lr=0.5, lr_decay=0, eps=1e-10, weight_decay=0, initial_accumulator_value=0)'
+    """
+    if make is None:
+        return "SGD"
+    optimizer = make(parameters)
+    # Settings that are off, such as foreach=None, say nothing.
+    groups = [
+        ", ".join(
+            f"{key}={value}"
+            for key, value in group.items()
+            if key != "params" and value is not None and value is not False
+        )
+        for group in optimizer.param_groups
+    ]
+    return f"{type(optimizer).__name__}({'; '.join(groups)})"
+
+
 def _settings(optimizer: Optimizer) -> list[str]:
     """Return the settings of the parameter groups as text."""
     return [

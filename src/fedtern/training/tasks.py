@@ -212,6 +212,14 @@ TASKS: dict[str, Task] = {
 """Tasks by name; the command line uses the first one by default."""
 
 
+_BUILT_IN = tuple(TASKS.values())
+
+
+def is_built_in(task: Task) -> bool:
+    """Return whether a task belongs to this package, so that its name identifies it."""
+    return any(task is known for known in _BUILT_IN)
+
+
 def register_task(task: Task, *, replace: bool = False) -> Task:
     """Add a task to ``TASKS``, so that functions and commands accept its name.
 

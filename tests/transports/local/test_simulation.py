@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,7 +22,7 @@ from fedtern.data import Dataset  # noqa: E402
 from fedtern.data.environment import Environment  # noqa: E402
 from fedtern.report.page import render  # noqa: E402
 from fedtern.runs import load_run, reopen_run  # noqa: E402
-from fedtern.training import Metric, get_task  # noqa: E402
+from fedtern.training import Metric, get_task, torch_schedule  # noqa: E402
 from fedtern.training.augment import CropFlip, pad  # noqa: E402
 from fedtern.transports.local.simulation import simulate  # noqa: E402
 
@@ -194,8 +197,11 @@ def test_a_run_that_stopped_early_is_complete(tmp_path):
     [
         ({}, "holds a run; pass resume=True to continue it, or choose another directory"),
         ({"resume": True, "iterations": 13}, "holds experiment .*, not .*; choose another"),
-        ({"resume": True, "data": (X + 1, Y)}, "holds the run of another model, loss or other"),
-        ({"resume": True, "loss": nn.functional.cross_entropy}, "holds the run of another model"),
+        (
+            {"resume": True, "data": (X + 1, Y)},
+            "holds a run of task 'Sequential' that differs in training data, test data; choose",
+        ),
+        ({"resume": True, "loss": nn.functional.cross_entropy}, "differs in loss, metrics; choose"),
     ],
 )
 def test_another_run_is_never_overwritten(tmp_path, options, message):
@@ -203,6 +209,103 @@ def test_another_run_is_never_overwritten(tmp_path, options, message):
         next(first)
     with pytest.raises(StoreError, match=message):
         own(out=tmp_path / "run", **options)
+
+
+def adam(rate):
+    return {"optimizer": lambda p: torch.optim.Adam(p, rate), "learning_rate": None}
+
+
+def smoothed(smoothing):
+    return {"loss": nn.CrossEntropyLoss(label_smoothing=smoothing)}
+
+
+def two_clients(first):
+    parts = [(X[:first], Y[:first]), (X[first:], Y[first:])]
+    return {"client_data": parts, "data": (X[:50], Y[:50]), "environment": None}
+
+
+def scaled(factor):
+    return {"transform": lambda inputs: inputs * factor}
+
+
+def stepwise(gamma):
+    make = partial(torch.optim.lr_scheduler.StepLR, step_size=5, gamma=gamma)
+    return {"schedule": torch_schedule(make)}
+
+
+DIFFERENT = {
+    "optimizer": (adam, 1e-3, 1.0),
+    "loss": (smoothed, 0.0, 0.9),
+    "split": (two_clients, 20, 150),
+    "transform": (scaled, 1.0, 2.0),
+    "schedule": (stepwise, 0.5, 0.1),
+    "carry": (lambda rule: {"carry": rule}, "latest", "average"),
+    "overflow": (lambda rule: {"overflow": rule}, "refuse", "saturate"),
+}
+
+
+@pytest.mark.parametrize("part", DIFFERENT)
+def test_a_run_with_another_part_is_not_resumed_and_the_error_names_the_part(tmp_path, part):
+    make, before, after = DIFFERENT[part]
+    with own(out=tmp_path / "run", **make(before)) as first:
+        next(first)
+    with pytest.raises(StoreError, match=f"differs in ([a-z ]+, )*{part}[,;]"):
+        own(out=tmp_path / "run", resume=True, **make(after))
+    assert own(out=tmp_path / "run", resume=True, **make(before)).run().iteration == 12
+
+
+def with_base(value):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2))
+    nn.init.constant_(model[0].weight, value)
+    return model
+
+
+def test_a_run_with_another_frozen_parameter_is_not_resumed(tmp_path):
+    settings = {"environment": FIVE, "iterations": 12, "learning_rate": 0.1, "evaluate_every": 4}
+    settings |= {"out": tmp_path / "run", "trainable": ["1.*"]}
+    with simulate(with_base(1.0), (X, Y), stc(0.5, 0.5), **settings) as first:
+        next(first)
+    with pytest.raises(StoreError, match="frozen parameters or buffers; if they are random, call"):
+        simulate(with_base(-3.0), (X, Y), stc(0.5, 0.5), **settings, resume=True)
+
+
+SCRIPT = """
+import sys
+import numpy as np
+from torch import nn
+from fedtern import Environment, simulate
+
+x = np.random.default_rng(0).standard_normal((200, 6)).astype(np.float32)
+y = (x.sum(1) > 0).astype(np.int64)
+model = nn.Linear(6, 2)  # no seed
+simulation = simulate(
+    model, (x, y), "stc:p_up=1/2,p_down=1/2", iterations=12, learning_rate=0.1, evaluate_every=4,
+    environment=Environment(clients=5, participation=1, split="iid"), out=sys.argv[1], resume=True,
+    loss=nn.CrossEntropyLoss(), schedule=lambda i: 0.5 if i in {3, 4, "x", "y"} else 1.0,
+)
+with simulation:
+    print(next(simulation).iteration)
+"""
+
+
+def test_a_model_without_a_seed_is_resumed_in_another_process(tmp_path):
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "run")]
+    printed = [
+        subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(2)
+    ]
+    assert printed == ["4\n", "8\n"]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_simulation_does_not_overwrite_a_run_that_began_after_it_was_made(tmp_path, resume):
+    first = own(out=tmp_path / "run")
+    second = own(out=tmp_path / "run", resume=resume, **smoothed(0.9))
+    first.run()
+    files = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    with pytest.raises(StoreError, match="differs in loss" if resume else "holds a run; pass res"):
+        next(second)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == files
 
 
 def test_a_method_of_ones_own_can_be_recorded(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from fedtern.runs import Evaluation, Experiment, RunDirectory, complete_method, 
 from fedtern.runs.run_directory import open_run
 from fedtern.training.augment import Augment, Transform
 from fedtern.training.devices import check_device
+from fedtern.training.fingerprint import fingerprint
 from fedtern.training.objective import Loss, Metrics
 from fedtern.training.optimizers import OptimizerFactory, Schedule
 from fedtern.training.sources import Loaded, load_data
@@ -197,7 +197,7 @@ def simulate(
             seed,
         )
         run = open_run(experiment, Path(out).parent, path=Path(out))
-        _check_resumable(run, resume)
+        _check_resumable(run, resume)  # before the federation is made, which can take long
     elif resume:
         raise ValueError("resume=True needs the run directory to continue: pass out=...")
     federation = federate(
@@ -214,7 +214,7 @@ def simulate(
     )
     try:
         plan = Plan(task, dataset, split, total, every, threads)
-        return Simulation(federation, plan, check_callbacks(callbacks), run)
+        return Simulation(federation, plan, check_callbacks(callbacks), run, resume=resume)
     except BaseException:
         federation.close()
         raise
@@ -250,12 +250,13 @@ class Simulation(Iterator[Evaluation]):
         plan: what it trains.
         callbacks: objects with some of the methods of ``Callback``.
         run: the run directory, if there is one.
+        resume: whether to continue the run in the directory.
 
     Attributes:
         evaluations: all evaluations so far, with those of a run that was resumed.
 
     Raises:
-        StoreError: the run directory holds the run of another model or of other data.
+        StoreError: the run directory holds another run, or one and ``resume`` is False.
 
     """
 
@@ -265,6 +266,8 @@ class Simulation(Iterator[Evaluation]):
         plan: Plan,
         callbacks: Sequence[Any] = (),
         run: RunDirectory | None = None,
+        *,
+        resume: bool = False,
     ) -> None:
         self.evaluations: list[Evaluation] = []
         self._federation = federation
@@ -272,9 +275,13 @@ class Simulation(Iterator[Evaluation]):
         self._callbacks = callbacks
         self._run = run
         self._is_stopping = False
-        self._fingerprint = ""
+        self._resume = resume
+        self._fingerprint: dict[str, str] = {}
         self._saved: dict[str, Tensor] | None = None  # weights of a run that was finished before
         if run is not None:
+            self._fingerprint = fingerprint(
+                plan.task, federation.model, plan.dataset, plan.split, plan.iterations
+            )
             self._open(run)
         self._evaluations = self._train()
 
@@ -343,46 +350,21 @@ class Simulation(Iterator[Evaluation]):
         # A generator that was never started does not run its ``with`` block.
         self._federation.close()
 
-    def _open(self, run: RunDirectory) -> None:
-        """Check that a run directory is that of this model and data; read a finished run."""
-        self._fingerprint = self._compute_fingerprint()
-        recorded = run.config.read().get("fingerprint")
-        if recorded not in (None, self._fingerprint):
-            raise StoreError(
-                f"{run.path} holds the run of another model, loss or other data; choose another"
-                " directory"
-            )
-        if run.is_finished():
-            self.evaluations = run.complete_evaluations()
-            arrays = Snapshot.from_bytes(run.model_path.read_bytes()).arrays
-            own = self._federation.model.state_dict()
-            self._saved = {
-                name: torch.from_numpy(np.array(arrays[name])).to(tensor.dtype)
-                for name, tensor in own.items()
-            }
-
-    def _compute_fingerprint(self) -> str:
-        """Identify initial model, data and functions of the user, which no experiment names."""
-        digest = hashlib.sha256()
-        server = self._federation.server
-        task = self._plan.task
-        dataset = self._plan.dataset
-        functions = (task.loss, task.optimizer, task.schedule, task.augment, task.transform)
-        digest.update(server.terms.layout.digest)
-        for metric in task.objective.metrics:
-            digest.update(metric.name.encode())
-        for function in functions:
-            digest.update(str(getattr(function, "__qualname__", type(function))).encode())
-        for array in (
-            server.weights,
-            dataset.train_inputs,
-            dataset.train_labels,
-            dataset.test_inputs,
-            dataset.test_labels,
-        ):
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()[:16]
+    def _open(self, run: RunDirectory) -> bool:
+        """Check that a run is that of this training; read it and return True if it is finished."""
+        open_run(run.experiment, run.path.parent, path=run.path)
+        _check_resumable(run, self._resume)
+        run.check_fingerprint(self._fingerprint)
+        if not run.is_finished():
+            return False
+        self.evaluations = run.complete_evaluations()
+        arrays = Snapshot.from_bytes(run.model_path.read_bytes()).arrays
+        own = self._federation.model.state_dict()
+        self._saved = {
+            name: torch.from_numpy(np.array(arrays[name])).to(tensor.dtype)
+            for name, tensor in own.items()
+        }
+        return True
 
     def _train(self) -> Generator[Evaluation, None, None]:
         with ExitStack() as stack:
@@ -392,6 +374,8 @@ class Simulation(Iterator[Evaluation]):
             evaluated = 0
             if self._run is not None:
                 stack.enter_context(self._run.locked())
+                if self._open(self._run):  # another simulation has finished it since
+                    return
                 evaluated = self._prepare(self._run)
             for evaluation in train_federation(
                 self._federation,
@@ -410,7 +394,7 @@ class Simulation(Iterator[Evaluation]):
     def _prepare(self, run: RunDirectory) -> int:
         """Write the head of a run directory; return the iteration of the last evaluation."""
         run.write_experiment()
-        run.config.update({"fingerprint": self._fingerprint})
+        run.write_fingerprint(self._fingerprint)
         evaluated = resume_run(run, self._federation)
         self.evaluations = run.evaluations()
         layout = self._federation.server.terms.layout
