@@ -152,9 +152,16 @@ class RunDirectory:
             f" {', '.join(differing)}{hint}; choose another directory or move it away"
         )
 
-    def write_fingerprint(self, parts: Mapping[str, str]) -> None:
-        """Record the parts for ``check_fingerprint``; hold the lock."""
-        self.config.update({"fingerprint": dict(parts)})
+    def write_fingerprint(self, parts: Mapping[str, str], training: Mapping[str, str]) -> None:
+        """Record how clients train; hold the lock.
+
+        Args:
+            parts: Digests for ``check_fingerprint``.
+            training: Settings such as the optimiser, for people and reports.
+
+        """
+        entries = {"training": dict(training), "fingerprint": dict(parts)}
+        self.config.update({key: value for key, value in entries.items() if value})
 
     def write_setup(
         self,

@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from fedtern.data import Dataset, Split
 from fedtern.training.flat import FlatModel, to_array
 from fedtern.training.optimizers import Schedule, check_factor, describe_optimizer
-from fedtern.training.tasks import Task
+from fedtern.training.tasks import Task, is_built_in
 
 _LIBRARIES = ("builtins", "fedtern", "functools", "math", "numpy", "torch")
 """Packages whose code is identified by names, so that an update of one changes no fingerprint."""
+
+_CODE_PARTS = ("model", "schedule", "loss", "metrics", "augment", "transform")
 
 _Bytes = bytes | memoryview
 
@@ -64,6 +66,36 @@ def fingerprint(
         "overflow": [task.overflow.encode()],
     }
     return {name: _digest(content) for name, content in parts.items()}
+
+
+def describe_training(task: Task, model: FlatModel, parts: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that separate runs in a report, without those that are defaults.
+
+    Args:
+        task: the task.
+        model: the model of the task.
+        parts: the fingerprint. Parts that depend on the seed do not separate runs.
+
+    """
+    if is_built_in(task):
+        return {}  # the name of the task says it all
+    settings = {
+        "optimizer": task.optimizer
+        and describe_optimizer(task.optimizer, model.parameter_copies()),
+        "schedule": task.schedule and _name(task.schedule),
+        "loss": task.loss and _name(task.loss),
+        "carry": None if task.carry == "average" else task.carry,
+        "trainable": None if tuple(task.trainable) == ("*",) else ", ".join(task.trainable),
+    }
+    code = (f"{name} {parts[name]}".encode() for name in _CODE_PARTS if name in parts)
+    found = {key: str(value) for key, value in settings.items() if value}
+    return {**found, "code": _digest(code)}
+
+
+def _name(function: object) -> str:
+    if isinstance(function, partial):
+        return _name(function.func)
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def _digest(parts: Iterable[_Bytes]) -> str:

@@ -69,6 +69,7 @@ def torch_schedule(make: Callable[[Optimizer], LRScheduler]) -> Schedule:
             scheduler.step()
         return factors[iteration]
 
+    factor.__qualname__ = type(scheduler).__name__  # run directories record it
     return factor
 
 

@@ -90,6 +90,7 @@ def evaluation(iteration: int, value: float) -> Evaluation:
 def stopped_at(stopping: EarlyStopping, values: list[float]) -> int | None:
     simulation = Fake()
     for iteration, value in enumerate(values, start=1):
+        simulation.iteration = iteration
         stopping.on_evaluation(simulation, evaluation(iteration, value))
         if simulation.stopped:
             return iteration
@@ -161,3 +162,41 @@ def test_an_unknown_metric_is_an_error_that_lists_the_known_ones():
         ValueError, match="'f1', but evaluations have loss, perplexity, recall, mae"
     ):
         stopped_at(EarlyStopping(metric="f1"), [1])
+
+
+def rising(directory, stopping):
+    """Return a simulation whose loss has its minimum at the first evaluations."""
+    torch.manual_seed(0)
+    return simulate(
+        torch.nn.Linear(2, 1),
+        (torch.ones(40, 2), torch.ones(40, 1)),
+        loss=mse_loss,
+        environment=Environment(clients=2, participation=1, split="iid"),
+        iterations=20,
+        learning_rate=0.7,  # diverges
+        evaluate_every=1,
+        callbacks=[stopping],
+        out=directory,
+        resume=True,
+    )
+
+
+def test_early_stopping_continues_after_a_resume(tmp_path):
+    whole = EarlyStopping(4)
+    stop = rising(tmp_path / "whole", whole).run().iteration
+    assert stop < 20
+    with rising(tmp_path / "parts", EarlyStopping(4)) as first:
+        for _ in range(stop - 2):
+            next(first)
+    resumed = EarlyStopping(4)
+    assert rising(tmp_path / "parts", resumed).run().iteration == stop
+    assert (resumed.best_value, resumed.best_iteration) == (whole.best_value, whole.best_iteration)
+    assert resumed.best_weights == {}  # older than the checkpoint
+
+
+def test_early_stopping_has_the_best_value_of_a_finished_run(tmp_path):
+    whole = EarlyStopping(4)
+    rising(tmp_path / "run", whole).run()
+    again = EarlyStopping(4)
+    rising(tmp_path / "run", again).run()
+    assert (again.best_value, again.best_iteration) == (whole.best_value, whole.best_iteration)

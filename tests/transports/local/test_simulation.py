@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import subprocess
 import sys
@@ -17,13 +18,15 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import fedtern  # noqa: E402
-from fedtern import StoreError, sgd, stc  # noqa: E402
+from fedtern import FedternError, StoreError, sgd, stc  # noqa: E402
 from fedtern.data import Dataset  # noqa: E402
 from fedtern.data.environment import Environment  # noqa: E402
+from fedtern.report.groups import group_runs  # noqa: E402
 from fedtern.report.page import render  # noqa: E402
 from fedtern.runs import load_run, reopen_run  # noqa: E402
 from fedtern.training import Metric, get_task, torch_schedule  # noqa: E402
 from fedtern.training.augment import CropFlip, pad  # noqa: E402
+from fedtern.training.objective import ACCURACY  # noqa: E402
 from fedtern.transports.local.simulation import simulate  # noqa: E402
 
 TASK = get_task("mlp-digits")
@@ -379,3 +382,62 @@ def test_a_task_can_be_given_another_optimiser():
 def test_hyperparameters_of_sgd_are_refused_for_an_optimiser():
     with pytest.raises(ValueError, match="'logistic-digits' has its own optimiser, so that learn"):
         simulate("logistic-digits", optimizer=torch.optim.Adam, momentum=0.9)
+
+
+def reported(path, **options):
+    own(out=path, **options).run()
+    return load_run(path)
+
+
+def test_runs_with_different_optimisers_losses_or_models_are_different_configurations(tmp_path):
+    runs = [
+        reported(tmp_path / "a", **adam(1e-4)),
+        reported(tmp_path / "b", **adam(1.0)),
+        reported(tmp_path / "c", **adam(1.0), seed=1),
+        reported(tmp_path / "d", **adam(1.0), **smoothed(0.1), metrics=[ACCURACY]),
+        reported(tmp_path / "e", **adam(1.0), **smoothed(0.2), metrics=[ACCURACY]),
+    ]
+    groups = group_runs(runs)
+    assert [len(group.runs) for group in groups] == [1, 2, 1, 1]
+    assert len({group.label for group in groups}) == 4
+    assert "optimizer Adam(lr=0.0001, " in groups[0].label
+    assert runs[3].config["training"]["loss"] == "CrossEntropyLoss"
+
+
+def test_a_dropped_simulation_writes_a_checkpoint_and_releases_its_directory(tmp_path):
+    gc.disable()  # a reference cycle would keep the simulation until a collection
+    try:
+        for evaluation in own(out=tmp_path / "run", workers=0):
+            assert evaluation.iteration == 4
+            break
+        assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+        resumed = own(out=tmp_path / "run", resume=True)
+        assert [evaluation.iteration for evaluation in resumed] == [8, 12]
+    finally:
+        gc.enable()
+
+
+def test_run_after_an_error_or_close_is_an_error_with_the_iteration():
+    class Interrupt:
+        def on_round(self, simulation):
+            if simulation.iteration == 7:
+                raise KeyboardInterrupt
+
+    failed = own(callbacks=[Interrupt()])
+    with pytest.raises(KeyboardInterrupt):
+        failed.run()
+    with pytest.raises(FedternError, match="this simulation ended at iteration 7, before its last"):
+        failed.run()
+    closed = own()
+    closed.close()
+    with pytest.raises(FedternError, match="ended at iteration 0"):
+        closed.run()
+    with own() as complete:
+        last = complete.run()
+    assert complete.run() == last
+
+
+def test_a_finished_run_has_its_last_iteration_and_round(tmp_path):
+    own(out=tmp_path / "run").run()
+    finished = own(out=tmp_path / "run", resume=True)
+    assert (finished.iteration, finished.round) == (12, 12)

@@ -42,8 +42,15 @@ class Callback:
     def on_checkpoint(self, simulation: Simulation, path: Path) -> None:
         """Do something after a checkpoint was written."""
 
+    def on_replay(self, simulation: Simulation, evaluation: Evaluation) -> None:
+        """Do something with an evaluation of a run that is resumed, before training continues.
 
-METHODS = ("on_round", "on_evaluation", "on_checkpoint")
+        It is called for each recorded evaluation, in order. ``simulation.weights`` are those of the
+        checkpoint, or of the end of a finished run.
+        """
+
+
+METHODS = ("on_round", "on_evaluation", "on_checkpoint", "on_replay")
 
 
 class EarlyStopping(Callback):
@@ -58,7 +65,8 @@ class EarlyStopping(Callback):
     Attributes:
         best_value: the best value so far; None before the first evaluation.
         best_iteration: the iteration of the best value.
-        best_weights: the state dict of the best model.
+        best_weights: the state dict of the best model. It is empty if the best evaluation was
+            recorded before the run was resumed, because a run keeps only its last weights.
 
     Raises:
         ValueError: an argument is out of range.
@@ -116,12 +124,18 @@ class EarlyStopping(Callback):
         if self._is_improvement(value, spec):
             self.best_value = value
             self.best_iteration = evaluation.iteration
-            self.best_weights = simulation.weights
+            # A replayed evaluation is older than the weights, except for the last one.
+            is_current = evaluation.iteration == simulation.iteration
+            self.best_weights = simulation.weights if is_current else {}
             self._since = 0
             return
         self._since += 1
         if self._since >= self.patience:
             simulation.stop()
+
+    def on_replay(self, simulation: Simulation, evaluation: Evaluation) -> None:
+        """Count an evaluation of a run that is resumed, as if it had just been made."""
+        self.on_evaluation(simulation, evaluation)
 
 
 def check_callbacks(callbacks: Sequence[Any]) -> list[Any]:

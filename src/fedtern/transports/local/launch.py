@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedtern.data import Dataset, Split
 from fedtern.runs import Evaluation, RunDirectory
-from fedtern.training.fingerprint import fingerprint
+from fedtern.training.fingerprint import describe_training, fingerprint
 from fedtern.training.tasks import Task, get_task, is_built_in
 from fedtern.transports.local.federation import Federation
 from fedtern.transports.local.simulation import federate
@@ -69,7 +69,8 @@ def train_run(
             return  # another process has finished it since
         run.write_experiment()
         if parts:
-            run.write_fingerprint(parts)
+            model = task.flat_model(experiment.seed)
+            run.write_fingerprint(parts, describe_training(task, model, parts))
         federation = federate(
             task,
             dataset,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtern.core.dtypes import Overflow
-from fedtern.core.errors import StoreError
+from fedtern.core.errors import FedternError, StoreError
 from fedtern.core.methods import METHODS, Method, make_method, stc
 from fedtern.core.snapshot import Snapshot
 from fedtern.core.template import Carry
@@ -26,7 +27,7 @@ from fedtern.runs import Evaluation, Experiment, RunDirectory, complete_method, 
 from fedtern.runs.run_directory import open_run
 from fedtern.training.augment import Augment, Transform
 from fedtern.training.devices import check_device
-from fedtern.training.fingerprint import fingerprint
+from fedtern.training.fingerprint import describe_training, fingerprint
 from fedtern.training.objective import Loss, Metrics
 from fedtern.training.optimizers import OptimizerFactory, Schedule
 from fedtern.training.sources import Loaded, load_data
@@ -161,7 +162,7 @@ def simulate(
         raise ValueError(f"threads must be at least 1, got {threads}")
     if isinstance(model, str):
         task, loaded = _named_task(model, data, client_data, augment, transform)
-        task = replace(task, **changes)
+        task = replace(task, **changes) if changes else task
     else:
         task, loaded = _own_task(
             model, data, client_data, iterations, learning_rate, augment, transform, name, changes
@@ -283,12 +284,23 @@ class Simulation(Iterator[Evaluation]):
                 plan.task, federation.model, plan.dataset, plan.split, plan.iterations
             )
             self._open(run)
-        self._evaluations = self._train()
+        self._has_ended = False  # to its end
+        self._is_broken = False  # by an error or by close()
+        # The generator has only a weak reference: without a cycle, Python closes it, with a
+        # checkpoint, as soon as the simulation is no longer used.
+        self._evaluations = _evaluate(weakref.ref(self), closing(federation))
 
     def __next__(self) -> Evaluation:
         """Train until the next evaluation and return it."""
-        with _torch_threads(self._plan.threads):
-            return next(self._evaluations)
+        try:
+            with _torch_threads(self._plan.threads):
+                return next(self._evaluations)
+        except StopIteration:
+            self._has_ended = not self._is_broken
+            raise
+        except BaseException:
+            self._is_broken = True
+            raise
 
     def __enter__(self) -> Simulation:
         return self
@@ -299,11 +311,19 @@ class Simulation(Iterator[Evaluation]):
     def run(self) -> Evaluation:
         """Train to the end and return the last evaluation.
 
+        Raises:
+            FedternError: an error or ``close`` has ended this simulation before.
+
         >>> simulate("logistic-digits", iterations=10).run().iteration
         10
         """
         for _ in self:
             pass
+        if self._is_broken:
+            raise FedternError(
+                f"this simulation ended at iteration {self.iteration}, before its last one; make a"
+                " new one, with resume=True if it has a run directory"
+            )
         return self.evaluations[-1]
 
     def stop(self) -> None:
@@ -313,11 +333,15 @@ class Simulation(Iterator[Evaluation]):
     @property
     def iteration(self) -> int:
         """Local iterations so far of a client that takes part in every round."""
+        if self._saved is not None:
+            return self.evaluations[-1].iteration
         return self._federation.iteration
 
     @property
     def round(self) -> int:
         """Finished rounds."""
+        if self._saved is not None:
+            return self.evaluations[-1].round
         return self._federation.server.round
 
     @property
@@ -346,6 +370,7 @@ class Simulation(Iterator[Evaluation]):
 
     def close(self) -> None:
         """Stop training and its worker processes. With a run directory, write a checkpoint."""
+        self._is_broken = not self._has_ended
         self._evaluations.close()
         # A generator that was never started does not run its ``with`` block.
         self._federation.close()
@@ -366,35 +391,47 @@ class Simulation(Iterator[Evaluation]):
         }
         return True
 
-    def _train(self) -> Generator[Evaluation, None, None]:
-        with ExitStack() as stack:
-            stack.enter_context(closing(self._federation))
-            if self._saved is not None:
-                return
-            evaluated = 0
-            if self._run is not None:
-                stack.enter_context(self._run.locked())
-                if self._open(self._run):  # another simulation has finished it since
-                    return
-                evaluated = self._prepare(self._run)
-            for evaluation in train_federation(
-                self._federation,
-                self._plan.iterations,
-                self._plan.evaluate_every,
-                self._run,
-                evaluated=evaluated,
-                ended=lambda: self._is_stopping,
-                progress=lambda _: self._notify("on_round"),
-                checkpointed=lambda path: self._notify("on_checkpoint", path),
-            ):
-                self.evaluations.append(evaluation)
-                self._notify("on_evaluation", evaluation)
-                yield evaluation
+    def _begin(self, stack: ExitStack) -> int | None:
+        """Lock and prepare the run directory, and replay its evaluations.
+
+        Args:
+            stack: releases the lock.
+
+        Returns:
+            The iteration of the last evaluation; None if the run is finished.
+
+        """
+        evaluated: int | None = 0
+        if self._run is not None and self._saved is None:
+            stack.enter_context(self._run.locked())
+            # Another simulation may have used the directory since this one was made.
+            evaluated = None if self._open(self._run) else self._prepare(self._run)
+        for evaluation in self.evaluations:
+            self._notify("on_replay", evaluation)
+        return None if self._saved is not None else evaluated
+
+    def _rounds(self, evaluated: int) -> Generator[Evaluation, None, None]:
+        this = weakref.ref(self)
+        return train_federation(
+            self._federation,
+            self._plan.iterations,
+            self._plan.evaluate_every,
+            self._run,
+            evaluated=evaluated,
+            ended=lambda: _alive(this)._is_stopping,
+            progress=lambda _: _alive(this)._notify("on_round"),
+            checkpointed=lambda path: _alive(this)._notify("on_checkpoint", path),
+        )
+
+    def _evaluated(self, evaluation: Evaluation) -> None:
+        self.evaluations.append(evaluation)
+        self._notify("on_evaluation", evaluation)
 
     def _prepare(self, run: RunDirectory) -> int:
         """Write the head of a run directory; return the iteration of the last evaluation."""
         run.write_experiment()
-        run.write_fingerprint(self._fingerprint)
+        training = describe_training(self._plan.task, self._federation.model, self._fingerprint)
+        run.write_fingerprint(self._fingerprint, training)
         evaluated = resume_run(run, self._federation)
         self.evaluations = run.evaluations()
         layout = self._federation.server.terms.layout
@@ -405,6 +442,28 @@ class Simulation(Iterator[Evaluation]):
         for callback in self._callbacks:
             if (function := getattr(callback, method, None)) is not None:
                 function(self, *arguments)
+
+
+def _alive(reference: weakref.ref[Simulation]) -> Simulation:
+    """Return the simulation, which is in use while it trains."""
+    simulation = reference()
+    assert simulation is not None
+    return simulation
+
+
+def _evaluate(
+    this: weakref.ref[Simulation], federation: closing[Federation]
+) -> Generator[Evaluation, None, None]:
+    """Train a simulation and yield its evaluations."""
+    with ExitStack() as stack:
+        stack.enter_context(federation)
+        evaluated = _alive(this)._begin(stack)
+        if evaluated is None:
+            return
+        with closing(_alive(this)._rounds(evaluated)) as rounds:
+            for evaluation in rounds:
+                _alive(this)._evaluated(evaluation)
+                yield evaluation
 
 
 @contextmanager

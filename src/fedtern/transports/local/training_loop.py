@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 from fedtern.runs import Evaluation, RunDirectory
@@ -42,7 +42,7 @@ def train_federation(
     ended: Callable[[], bool] = lambda: False,
     progress: Callable[[Federation], None] = lambda _: None,
     checkpointed: Callable[[Path], None] = lambda _: None,
-) -> Iterator[Evaluation]:
+) -> Generator[Evaluation, None, None]:
     """Train a federation to the end, and write its run directory if it has one.
 
     Args:
