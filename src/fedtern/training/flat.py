@@ -22,7 +22,7 @@ from fedtern.core.template import Carry
 from fedtern.data.hyperparameters import Sgd
 from fedtern.federation.client_session import Outcome, Scores
 from fedtern.training.examples import Examples
-from fedtern.training.objective import CLASSIFICATION, BatchScores, Objective
+from fedtern.training.objective import CLASSIFICATION, BatchScores, Objective, describe
 from fedtern.training.optimizers import LocalOptimizer, OptimizerFactory
 
 _PIECE = 1 << 16  # values; several pieces fit into the cache of a core
@@ -472,6 +472,32 @@ class FlatModel:
         chunks = enumerate(examples.chunks(chunk))
         batches = [self.evaluate_batch(*batch, number=number) for number, batch in chunks]
         return self.objective.combine(batches, len(examples))
+
+    def check_batch(
+        self, inputs: Tensor, labels: Tensor, limits: tuple[int, int] | None = None
+    ) -> None:
+        """Check that a batch can be evaluated.
+
+        Args:
+            inputs: the inputs.
+            labels: the targets.
+            limits: the lowest and the highest class number of all examples.
+
+        Raises:
+            ValueError: the model, the loss or a metric fails; the message has the shapes.
+
+        """
+        self.module.eval()
+        self._reset_computed_buffers()
+        with torch.inference_mode(), self._seeded(0):
+            self._round_parameters(self.flat)
+            try:
+                outputs = self._scores(inputs)
+            except Exception as error:
+                raise ValueError(
+                    f"the model failed on a batch of {describe(inputs)}: {error}"
+                ) from error
+            self.objective.check(outputs, _like_outputs(labels, outputs), limits)
 
     def evaluate_batch(self, inputs: Tensor, labels: Tensor, *, number: int = 0) -> BatchScores:
         """Return the sums of a batch's losses and metrics.

@@ -32,6 +32,11 @@ from fedtern.training.pretraining import adapted_transformer
 from fedtern.training.resnet import resnet8
 from fedtern.training.schedules import InverseDecay
 
+_FUNCTIONS = {
+    "optimizer": "lambda params: torch.optim.Adam(params, 1e-3)",
+    "schedule": "torch_schedule(lambda optimizer: StepLR(optimizer, 100)) or lambda iteration: 1.0",
+}
+
 
 @dataclass(frozen=True)
 class Task:
@@ -94,10 +99,12 @@ class Task:
             raise ValueError("name must not be empty")
         _ = self.defaults  # raises if a hyperparameter is out of range
         _ = self.objective  # raises if a metric is invalid
-        for field in ("optimizer", "schedule"):
+        for field, example in _FUNCTIONS.items():
             value = getattr(self, field)
             if value is not None and not callable(value):
-                raise ValueError(f"{field} must be a function, got {value!r}")
+                # The text of an optimiser has many lines.
+                given = type(value).__name__ if hasattr(value, "state_dict") else repr(value)
+                raise ValueError(f"{field} must be a function, got {given}; write {example}")
 
     @property
     def objective(self) -> Objective:

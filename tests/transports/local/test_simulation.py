@@ -441,3 +441,108 @@ def test_a_finished_run_has_its_last_iteration_and_round(tmp_path):
     own(out=tmp_path / "run").run()
     finished = own(out=tmp_path / "run", resume=True)
     assert (finished.iteration, finished.round) == (12, 12)
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 2)
+
+    def forward(self, inputs):
+        return self.linear(inputs), inputs
+
+
+class PerStep(nn.Module):
+    """Scores (batch, time, classes)."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(1, 3)
+
+    def forward(self, inputs):
+        return self.linear(inputs[..., None])
+
+
+mse = nn.functional.mse_loss
+
+
+@pytest.mark.parametrize(
+    ("model", "targets", "options", "message"),
+    [
+        (nn.Linear(6, 2), Y + 1, {}, "targets go up to 2, but the model has 2 outputs; class numb"),
+        (nn.Linear(6, 2), Y - 1, {}, "targets go down to -1, but class numbers start at 0"),
+        (nn.Linear(7, 2), Y, {}, r"the model failed on a batch of shape \(30, 6\) .*: mat1"),
+        (nn.Linear(6, 1), X[:, :1], {"loss": nn.MSELoss}, r"got the class MSELoss; make .*MSELoss"),
+        (
+            Pair(),
+            Y,
+            {},
+            "cross-entropy, needs a tensor of class scores, .* type tuple; pass a loss",
+        ),
+        (
+            nn.Linear(6, 2),
+            Y,
+            {"metrics": {"vector": lambda outputs, _: outputs}},
+            "metric 'vector' failed on outputs of shape .* it must return one number",
+        ),
+        (PerStep(), np.zeros((300, 6), np.int64), {}, r"return outputs.transpose\(1, 2\)"),
+        (
+            nn.Linear(6, 1),
+            X[:, 0],
+            {"loss": lambda o, t: mse(o, t)},  # noqa: PLW0108
+            r"outputs of shape \(30, 1\) .* targets of shape \(30,\) .* targets.reshape\(-1, 1\)",
+        ),
+        (nn.Linear(6, 1), X[:, :1], {}, "needs class numbers, but the targets are float32; pass a"),
+        (nn.Linear(6, 2), Y[:, None], {}, r"needs class numbers of shape .* targets.squeeze\(1\)"),
+        (nn.Linear(6, 2), Y, {"seed": -1}, "seed must not be negative, got -1"),
+        (nn.Linear(6, 2), Y, {"iterations": 4.5}, "iterations must be an integer, got 4.5"),
+        (nn.Linear(6, 2), Y, {"memory_bytes": -1}, "memory_bytes must not be negative, got -1"),
+        (
+            nn.Linear(6, 2),
+            Y,
+            {"metrics": {"foo": Metric("bar", mse)}},
+            "has the metric 'bar' under the name 'foo'",
+        ),
+        (
+            nn.Linear(6, 2),
+            Y,
+            {"optimizer": torch.optim.Adam(nn.Linear(1, 1).parameters()), "learning_rate": None},
+            "optimizer must be a function, got Adam; write lambda params",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_model_that_does_not_fit_the_data_is_an_error_of_simulate(
+    model, targets, options, message
+):
+    place = Environment(clients=5, participation=1, split="iid")
+    settings = {"environment": place, "iterations": 2, "learning_rate": 0.1, **options}
+    with pytest.raises(ValueError, match=message):
+        simulate(model, (X, targets), "stc:p_up=1/2,p_down=1/2", **settings)
+
+
+def test_a_metric_that_needs_many_examples_is_accepted():
+    def needs_both_classes(_outputs, targets):
+        assert len(targets) > 2
+        return 1.0
+
+    assert own(metrics={"many": needs_both_classes}).run().metrics["many"] == 1.0
+
+
+def test_an_error_in_a_worker_has_the_traceback_of_the_worker():
+    def failing_loss(outputs, targets):
+        if outputs.requires_grad:
+            raise RuntimeError("my bug")
+        return nn.functional.cross_entropy(outputs, targets)
+
+    with (
+        pytest.raises(RuntimeError, match="my bug") as raised,
+        own(loss=failing_loss, workers=2) as simulation,
+    ):
+        simulation.run()
+    assert "in failing_loss" in "".join(raised.value.__notes__)
+
+
+def test_a_client_with_too_few_examples_to_hold_out_is_named():
+    with pytest.raises(ValueError, match=r"client_data\[1\] has 3 examples, too few to hold out"):
+        own(client_data=[(X, Y), (X[:3], Y[:3])], data=None, environment=None)

@@ -31,11 +31,13 @@ from fedtern.training.fingerprint import describe_training, fingerprint
 from fedtern.training.objective import Loss, Metrics
 from fedtern.training.optimizers import OptimizerFactory, Schedule
 from fedtern.training.sources import Loaded, load_data
-from fedtern.training.tasks import Task, get_task
+from fedtern.training.tasks import Task, get_task, is_built_in
 from fedtern.transports.local.callbacks import check_callbacks
 from fedtern.transports.local.federation import Federation
 from fedtern.transports.local.training_loop import resume as resume_run
 from fedtern.transports.local.training_loop import train_federation
+
+_IGNORED = -100  # targets that the cross-entropy of torch leaves out
 
 
 def simulate(
@@ -158,6 +160,12 @@ def simulate(
     chosen_method = _check_method(method)
     _check_environment(environment)
     chosen_device = check_device(device)
+    if seed < 0:
+        raise ValueError(f"seed must not be negative, got {seed}")
+    if memory_bytes is not None and memory_bytes < 0:
+        raise ValueError(f"memory_bytes must not be negative, got {memory_bytes}")
+    if iterations is not None and iterations != int(iterations):
+        raise ValueError(f"iterations must be an integer, got {iterations}")
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     if isinstance(model, str):
@@ -214,6 +222,9 @@ def simulate(
         workers=0 if threads > 1 else workers,
     )
     try:
+        if not is_built_in(task):
+            with _torch_threads(threads):
+                _check_evaluation(federation, dataset)
         plan = Plan(task, dataset, split, total, every, threads)
         return Simulation(federation, plan, check_callbacks(callbacks), run, resume=resume)
     except BaseException:
@@ -646,11 +657,37 @@ def _own_task(
 
 def _check_targets(dataset: Dataset, loss: Loss | None) -> None:
     targets = dataset.train_labels
-    if loss is None and targets.ndim == 1 and targets.dtype.kind not in "iu":
+    if loss is not None:
+        return
+    # Floats of several columns can be shares of the classes.
+    is_column = targets.ndim == 2 and targets.shape[1] == 1
+    if is_column and targets.dtype.kind in "iu":
+        raise ValueError(
+            f"the default loss, cross-entropy, needs class numbers of shape ({len(targets)},), but"
+            f" the targets have shape {targets.shape}; use targets.squeeze(1)"
+        )
+    if (is_column or targets.ndim == 1) and targets.dtype.kind not in "iu":
         raise ValueError(
             f"the default loss, cross-entropy, needs class numbers, but the targets are"
             f" {targets.dtype}; pass a loss, for example loss=torch.nn.functional.mse_loss"
         )
+
+
+def _check_evaluation(federation: Federation, dataset: Dataset) -> None:
+    """Check model, loss and metrics on test examples, before a simulation is returned."""
+    examples = federation.test_examples
+    targets = (dataset.train_labels, dataset.test_labels)
+    limits = None
+    if all(part.dtype.kind in "iu" for part in targets):
+        limits = (
+            min(int(part.min(where=part != _IGNORED, initial=0)) for part in targets),
+            max(int(part.max()) for part in targets),
+        )
+    try:
+        federation.model.check_batch(*next(examples.chunks(2)), limits)
+    except ValueError:
+        # Some metrics need more examples, such as an area under a curve.
+        federation.model.check_batch(*next(examples.chunks(1000)), limits)
 
 
 def _or_default(value: float | None, default: float) -> float:

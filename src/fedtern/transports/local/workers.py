@@ -14,6 +14,7 @@ import pickle
 import selectors
 import signal
 import struct
+import traceback
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -210,7 +211,7 @@ def work(
                 local.model.load_buffers(model.buffers())
                 result = evaluate_share(local, *arguments[:2])
         except Exception as error:
-            result = _picklable(error)
+            result = _picklable(error, traceback.format_exc())
         try:
             replies.send(_Reply(number, count, result))
         except OSError:
@@ -265,12 +266,17 @@ def evaluate_share(local: LocalTraining, share: int, shares: int) -> list[ChunkR
     ]
 
 
-def _picklable(error: Exception) -> Exception:
-    """Return the error, or one with its text if it cannot be pickled."""
+def _picklable(error: Exception, trace: str) -> Exception:
+    """Return the error, or one with its text if it cannot be pickled, with the trace as a note."""
     try:
         copy: Exception = pickle.loads(pickle.dumps(error))
     except Exception:
-        return FedternError(f"{type(error).__name__}: {error}")
+        copy = FedternError(f"{type(error).__name__}: {error}")
+    # A pickled error has no traceback, which is where a user finds the line of a model or loss.
+    copy.add_note(
+        f"Traceback in the worker process (workers=0 trains in this process, for a debugger):\n"
+        f"{trace}"
+    )
     return copy
 
 
@@ -509,7 +515,8 @@ class ParallelTraining:
         worker.process.join(1)
         return FedternError(
             f"A worker process died (exit code {worker.process.exitcode}); the memory may be too"
-            f" small for {len(self._workers)} workers: continue with --workers 0"
+            f" small for {len(self._workers)} workers: continue with --workers 0, in"
+            " Python workers=0"
         )
 
     def close(self) -> None:
