@@ -1,4 +1,4 @@
-"""What a task trains for and how its models are judged: a loss and named metrics."""
+"""Objective of a task: a loss to minimise and named metrics of an evaluation."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Objective:
 
     @classmethod
     def of(cls, loss: Loss | None = None, metrics: Metrics | None = None) -> Objective:
-        """Make an objective from what users give.
+        """Make an objective from the arguments of a task.
 
         Args:
             loss: the loss; None for cross-entropy.

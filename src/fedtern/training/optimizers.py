@@ -154,7 +154,7 @@ class LocalOptimizer:
         for parameter, values in optimizer.state.items():
             number = known.get(id(parameter))
             if number is None:
-                raise self._refuse(f"its state has the key {parameter!r}, which is no parameter")
+                raise self._refuse(f"its state has the key {parameter!r}, which is not a parameter")
             for key, value in values.items():
                 name = f"optimizer.{number}.{key}"
                 if isinstance(value, Tensor):
@@ -167,7 +167,7 @@ class LocalOptimizer:
         return arrays
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Continue with the state of a client; an empty one starts anew."""
+        """Continue with the state of a client; an empty one resets the optimiser."""
         self._optimizer.state.clear()
         for name, array in arrays.items():
             _, number, key = name.split(".", 2)

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from fedtern.data import Dataset, Split
 
-_MAX_CLASSES = 1000  # integers beyond this are hardly class numbers
+_MAX_CLASSES = 1000  # larger integers are probably not class numbers
 _HELD_OUT = 10  # without test examples, every tenth example is one
 
 KINDS = (

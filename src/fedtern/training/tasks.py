@@ -268,7 +268,7 @@ def get_task(name: str) -> Task:
 
 
 def load_tasks(imports: Sequence[str] | None = None) -> None:
-    """Register the tasks of installed packages and of one's own modules.
+    """Register the tasks of installed packages and of your own modules.
 
     Args:
         imports: names of modules or Python files with tasks. Processes that this one starts import

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -546,3 +547,16 @@ def test_an_error_in_a_worker_has_the_traceback_of_the_worker():
 def test_a_client_with_too_few_examples_to_hold_out_is_named():
     with pytest.raises(ValueError, match=r"client_data\[1\] has 3 examples, too few to hold out"):
         own(client_data=[(X, Y), (X[:3], Y[:3])], data=None, environment=None)
+
+
+@pytest.mark.parametrize("method", ["on_round", "on_evaluation"])
+def test_an_error_in_a_callback_writes_a_checkpoint(tmp_path, method):
+    def fail(simulation, *_arguments):
+        if simulation.iteration == 8:
+            raise RuntimeError("my bug")
+
+    with pytest.raises(RuntimeError, match="my bug"):
+        own(out=tmp_path / "run", callbacks=[SimpleNamespace(**{method: fail})]).run()
+    resumed = own(out=tmp_path / "run", resume=True)
+    assert [evaluation.iteration for evaluation in resumed] == [12]
+    assert [evaluation.iteration for evaluation in resumed.evaluations] == [4, 8, 12]

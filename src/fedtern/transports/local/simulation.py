@@ -111,7 +111,8 @@ def simulate(
             ``Callback``.
         seed: seed of all randomness.
         device: torch device to train on.
-        memory_bytes: memory for the clients' residuals and momentum; beyond it, they are on disk.
+        memory_bytes: memory for the clients' residuals, momentum and optimiser state; beyond it,
+            they are on disk.
         workers: number of processes that train clients; by default the number of cores, if that
             is faster than one process.
         threads: number of torch threads; above 1, only one process trains. One is faster for most
@@ -126,7 +127,7 @@ def simulate(
 
     Raises:
         ValueError: an argument is invalid.
-        StoreError: ``out`` holds another run, or one that was not to be resumed.
+        StoreError: ``out`` holds another run, or a run and ``resume`` is False.
 
     >>> simulation = simulate("logistic-digits", iterations=40, evaluate_every=20)
     >>> rounds = list(simulation)
@@ -135,7 +136,7 @@ def simulate(
     >>> {name: tuple(weight.shape) for name, weight in simulation.weights.items()}
     {'1.weight': (10, 64), '1.bias': (10,)}
 
-    With a model, data and a loss of one's own:
+    With your own model, data and loss:
 
     >>> x = np.linspace(0, 1, 200, dtype=np.float32).reshape(-1, 1)
     >>> line = simulate(nn.Linear(1, 1), (x, 3 * x + 1), "stc:p_up=1/2,p_down=1/2",
@@ -234,7 +235,7 @@ def simulate(
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a simulation trains.
+    """Task, data and length of a simulation.
 
     Attributes:
         task: gives the model, loss and metrics.
@@ -338,7 +339,7 @@ class Simulation(Iterator[Evaluation]):
         return self.evaluations[-1]
 
     def stop(self) -> None:
-        """End the training after this round, as if it was complete. Callbacks may call this."""
+        """End the training after this round; the run is complete. Callbacks may call this."""
         self._is_stopping = True
 
     @property
@@ -568,7 +569,7 @@ def _check_resumable(run: RunDirectory, resume: bool) -> None:
 
 
 def _environment(environment: Environment | None, loaded: Loaded) -> Environment:
-    """Return the environment, completed by what the data determines."""
+    """Return the environment, completed by the clients and the batch size of the data."""
     dataset = loaded.dataset
     split = loaded.split
     if split is not None:

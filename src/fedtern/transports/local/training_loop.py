@@ -71,7 +71,12 @@ def train_federation(
                 evaluated = found.iteration
                 _record(run, found)
                 yield found
-            progress(federation)
+            try:
+                progress(federation)
+            except BaseException:  # between two rounds, so that the state can be saved
+                if run is not None and federation.resumable:
+                    _save(run, federation)
+                raise
             if run is not None and federation.resumable and time.monotonic() - saved > pause:
                 pause = max(checkpoint_seconds, _save(run, federation) / _CHECKPOINT_SHARE)
                 saved = time.monotonic()
