@@ -112,7 +112,7 @@ def test_type_checkers_see_the_names_that_are_imported_on_first_use(package):
     eager = {"fedtern": {"MissingExtraError"}, "fedtern.cli": {"app"}}[package]
     assert modules.keys() | eager == set(module.__all__)
     for name, origin in modules.items():
-        if name != "simulate":  # needs torch
+        if name not in ("Callback", "EarlyStopping", "Metric", "simulate"):  # need torch
             assert getattr(module, name) is getattr(importlib.import_module(origin), name)
 
 
@@ -131,6 +131,15 @@ def test_core_and_mqtt_client_install_neither_torch_nor_numba():
     assert requirements(None) == {"numpy", "filelock"}
     assert requirements("mqtt") == {"aiomqtt", "prometheus-client", "typer", "rich"}
     assert "torch" in requirements("paper")  # by way of another extra
+
+
+def test_simulations_need_no_import_from_another_module():
+    pytest.importorskip("torch")
+    from fedtern.training import Metric
+    from fedtern.transports.local import Callback, EarlyStopping
+
+    assert (fedtern.Metric, fedtern.Callback) == (Metric, Callback)
+    assert fedtern.EarlyStopping is EarlyStopping
 
 
 def test_unknown_attributes_are_reported():

@@ -7,8 +7,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from fedtern import Environment, simulate
-from fedtern.transports.local import EarlyStopping
+from fedtern import EarlyStopping, Environment, simulate
 
 directory = Path(sys.argv[1] if len(sys.argv) > 1 else "early-stopping")
 digits = load_digits()
@@ -19,6 +18,7 @@ def make_model() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
 
 
+torch.manual_seed(0)  # seed= of simulate does not seed a model that you make
 stopping = EarlyStopping(patience=5, min_delta=0.002)
 simulation = simulate(
     make_model(),

@@ -39,12 +39,15 @@ if TYPE_CHECKING:
     from fedtern.core.template import Template
     from fedtern.data.environment import Environment
     from fedtern.store import DurableClient, DurableServer, Store
+    from fedtern.training.objective import Metric
+    from fedtern.transports.local.callbacks import Callback, EarlyStopping
     from fedtern.transports.local.simulation import simulate
 
 # A process that only needs the codec imports neither the protocol nor the datasets.
 _MODULES = {
     "METHODS": "fedtern.core.methods",
     "Broadcast": "fedtern.core.protocol",
+    "Callback": "fedtern.transports.local.callbacks",
     "Carried": "fedtern.core.layout",
     "Client": "fedtern.core.protocol",
     "DataError": "fedtern.core.errors",
@@ -52,6 +55,7 @@ _MODULES = {
     "DuplicateUpload": "fedtern.core.errors",
     "DurableClient": "fedtern.store",
     "DurableServer": "fedtern.store",
+    "EarlyStopping": "fedtern.transports.local.callbacks",
     "Environment": "fedtern.data.environment",
     "FedternError": "fedtern.core.errors",
     "LateUpload": "fedtern.core.errors",
@@ -59,6 +63,7 @@ _MODULES = {
     "Link": "fedtern.core.methods",
     "LocalProtocolError": "fedtern.core.errors",
     "Method": "fedtern.core.methods",
+    "Metric": "fedtern.training.objective",
     "MissedRounds": "fedtern.core.errors",
     "MissingDataError": "fedtern.core.errors",
     "NonFiniteError": "fedtern.core.errors",
@@ -78,16 +83,17 @@ _MODULES = {
     "stc": "fedtern.core.methods",
     "topk": "fedtern.core.methods",
 }
+_NEED_TORCH = ("Callback", "EarlyStopping", "Metric", "simulate")
 _import = import_on_first_use(__name__, _MODULES)
 
 
 def __getattr__(name: str) -> object:
     """Import a public name on first use."""
-    if name == "simulate":
+    if name in _NEED_TORCH:
         try:
-            require("torch", "torch", "fedtern.simulate")
+            require("torch", "torch", f"fedtern.{name}")
         except MissingExtraError as error:
-            return _unavailable(str(error))
+            return _unavailable(name, str(error))
     return _import(name)
 
 
@@ -95,21 +101,23 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def _unavailable(message: str) -> object:
+def _unavailable(name: str, message: str) -> object:
     """Return a function that raises when it is called.
 
     Without torch, ``from fedtern import *`` and ``hasattr`` should still work.
     """
 
-    def simulate(*_arguments: object, **_options: object) -> None:
+    def unavailable(*_arguments: object, **_options: object) -> None:
         raise MissingExtraError(message)
 
-    return simulate
+    unavailable.__name__ = unavailable.__qualname__ = name
+    return unavailable
 
 
 __all__ = [
     "METHODS",
     "Broadcast",
+    "Callback",
     "Carried",
     "Client",
     "DataError",
@@ -117,6 +125,7 @@ __all__ = [
     "DuplicateUpload",
     "DurableClient",
     "DurableServer",
+    "EarlyStopping",
     "Environment",
     "FedternError",
     "LateUpload",
@@ -124,6 +133,7 @@ __all__ = [
     "Link",
     "LocalProtocolError",
     "Method",
+    "Metric",
     "MissedRounds",
     "MissingDataError",
     "MissingExtraError",

@@ -75,3 +75,14 @@ def test_runs_with_different_metrics_have_their_own_plots(runs, tmp_path):
     for text in ("Perplexity against iterations", "Accuracy against iterations", ">Metric</th>"):
         assert text in page
     assert not math.isnan(result(other, "STC").final_metric)
+
+
+def test_a_metric_called_time_keeps_its_plots(tmp_path):
+    rows = evaluations(STC, 0, 2000)
+    for row in rows:
+        row["accuracy"] = None
+        row["metrics"] = {"time": 3.0}
+    settings = {**config(STC), "metric": {"name": "time", "best": "lower"}}
+    page = render([load_run(write_run(tmp_path / "stc", settings, rows))])
+    assert "Time (lower is better)" in page
+    assert "Time against iterations" in page

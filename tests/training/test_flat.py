@@ -233,3 +233,56 @@ def test_a_batch_of_one_example_that_a_model_cannot_train_on_is_an_error_with_th
         model.train([batch], Sgd(0.1))
     with pytest.raises(ValueError, match=r"^Expected target size|^Expected input batch_size"):
         model.train([(torch.ones(3, 2), torch.tensor([0, 1]))], Sgd(0.1))
+
+
+class Counting(nn.Module):
+    """Count calls in a buffer that is not persistent; the outputs depend on the count."""
+
+    def __init__(self, assign: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.assign = assign
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
+
+    def forward(self, inputs):
+        if self.assign:
+            self.calls = self.calls + 1
+        else:
+            self.calls += 1
+        return self.linear(inputs) * self.calls
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_training_and_evaluation_start_from_the_initial_computed_buffers(assign):
+    model = FlatModel(Counting(assign))
+    batch = (torch.ones(3, 2), torch.tensor([0, 1, 0]))
+    scores = model.evaluate_batch(*batch)
+    first = model.train([batch], Sgd(0.1)).delta.copy()
+    adam = model.make_optimizer(lambda p: torch.optim.SGD(p, 0.1))
+    with_optimizer = model.train_with(adam, [batch]).delta.copy()
+    np.testing.assert_array_equal(model.train([batch], Sgd(0.1)).delta, first)
+    np.testing.assert_allclose(with_optimizer, first, rtol=1e-6)
+    assert model.evaluate_batch(*batch) == scores
+    assert model.copy_module().calls == 0
+
+
+class Noisy(nn.Module):
+    """Add noise, also in evaluation mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, inputs):
+        outputs = self.linear(inputs)
+        return outputs + torch.randn_like(outputs)
+
+
+def test_an_evaluation_of_a_random_model_is_reproducible_and_keeps_the_global_generator():
+    model = FlatModel(Noisy())
+    batch = (torch.ones(3, 2), torch.tensor([0, 1, 0]))
+    before = torch.random.get_rng_state()
+    scores = model.evaluate_batch(*batch)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert model.evaluate_batch(*batch) == scores
+    assert model.evaluate_batch(*batch, number=1) != scores

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 
 import pytest
 import torch
 from torch.nn.functional import mse_loss
 
 from fedtern.data.metric_spec import MetricSpec
+from fedtern.runs import Evaluation
 from fedtern.training.objective import ACCURACY, CLASSIFICATION, BatchScores, Metric, Objective
 
 
@@ -75,3 +77,12 @@ def test_the_first_metric_is_the_primary_one_and_the_loss_if_there_is_none():
 def test_an_invalid_loss_or_metric_is_an_error_with_the_reason(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Evaluation)])
+def test_a_metric_cannot_have_the_name_of_a_field_of_evaluations(name):
+    if name == "accuracy":
+        assert Metric(name, mse_loss).name == name
+        return
+    with pytest.raises(ValueError, match="choose another name for the metric"):
+        Metric(name, mse_loss)

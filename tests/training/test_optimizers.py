@@ -152,6 +152,22 @@ def test_a_scheduler_of_torch_gives_factors():
         torch_schedule(lambda _: 3)
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lr_scheduler.ReduceLROnPlateau, "ReduceLROnPlateau needs the loss"),
+        (
+            lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.01, total_steps=10),
+            "OneCycleLR sets learning rates",
+        ),
+        (lambda o: lr_scheduler.CyclicLR(o, 0.001, 0.01), "CyclicLR sets learning rates"),
+    ],
+)
+def test_a_scheduler_without_factors_is_an_error_with_its_name(make, message):
+    with pytest.raises(ValueError, match=message):
+        torch_schedule(make)
+
+
 @pytest.mark.parametrize("factor", [-1, float("nan"), "fast", None])
 def test_a_factor_that_is_no_learning_rate_is_an_error_with_the_iteration(factor):
     with pytest.raises(ValueError, match=f"got {factor!r} at iteration 7"):

@@ -71,7 +71,7 @@ def checkpoint_seconds() -> float:
 
 
 def load_tasks(imports: list[str] | None) -> None:
-    """Register tasks of one's own; see ``fedtern.training.tasks.load_tasks``."""
+    """Register your own tasks; see ``fedtern.training.tasks.load_tasks``."""
     from fedtern.training.tasks import load_tasks  # imports torch
 
     load_tasks(imports)

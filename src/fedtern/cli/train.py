@@ -33,7 +33,7 @@ from fedtern.report.page import check_target
 from fedtern.runs import LOCAL_ENGINE, Evaluation, Experiment, open_run
 from fedtern.training.devices import check_device
 from fedtern.transports.local.federation import Federation
-from fedtern.transports.local.launch import train_run
+from fedtern.transports.local.launch import check_task, train_run
 
 MakeFederation = Callable[..., Federation]
 
@@ -157,6 +157,7 @@ def _train(experiment: Experiment, options: SimulationOptions, *, resume: bool) 
     check_device(options.device)
     opened = open_run(experiment, options.out, command=command_line(), engine=options.engine)
     if opened.is_finished():
+        check_task(opened, options.data_dir)
         return Result(experiment, opened.final_evaluation(), opened.path)
     if opened.checkpoint_path.exists() and not resume:
         raise ValueError(f"{opened.path} holds an unfinished run: add --resume to continue it")

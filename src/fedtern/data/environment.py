@@ -169,7 +169,8 @@ class Environment:
         if dataset.num_classes is None:
             raise ValueError(
                 f"split {self.split!r} needs classes, but the targets of dataset {dataset.name!r}"
-                ' are not classes; choose split "iid" or "natural"'
+                ' are not classes; choose split "iid" or "natural", in Python'
+                ' Environment(split="iid")'
             )
 
 

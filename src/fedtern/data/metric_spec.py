@@ -10,6 +10,24 @@ from typing import Any, Literal
 Best = Literal["higher", "lower"]
 """Which values of a metric are better."""
 
+RESERVED_NAMES = frozenset(
+    (
+        "iteration",
+        "round",
+        "loss",
+        "up_bytes",
+        "down_bytes",
+        "up_bytes_mean",
+        "down_bytes_mean",
+        "up_bytes_paper",
+        "down_bytes_paper",
+        "dense_bytes",
+        "seconds",
+        "metrics",
+    )
+)
+"""Fields of an evaluation that no metric may be named after: reports read metrics by name."""
+
 
 @dataclass(frozen=True)
 class MetricSpec:

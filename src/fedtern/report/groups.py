@@ -14,7 +14,7 @@ from fedtern.runs.recorded_run import EXPERIMENT_KEYS, RecordedRun
 
 # Settings that separate groups. Engines may differ in traffic and cohorts; the model size may be
 # the only difference between two Flower apps.
-_SETTINGS = (*EXPERIMENT_KEYS, "engine", "parameters", "metric")
+_SETTINGS = (*EXPERIMENT_KEYS, "engine", "parameters", "metric", "training")
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +132,7 @@ def _settings(run: RecordedRun) -> dict[str, Any]:
             settings.update(value if isinstance(value, Mapping) else {key: value})
     # The task determines the model, so its size adds nothing to the task's name.
     settings.pop("parameters", None)
+    settings.pop("code", None)  # a digest, which no label should show; labels are numbered instead
     return settings
 
 

@@ -140,7 +140,10 @@ def _sections(groups: Sequence[Group], runs: Sequence[RecordedRun]) -> dict[str,
     if _evaluated(groups):
         for metric in dict.fromkeys(group.metric for group in groups):
             judged = [group for group in groups if group.metric == metric]
-            sections[capitalised(metric.name)] = [
+            heading = capitalised(metric.name)
+            if heading in (*sections, "Traffic", "Time", "Data"):
+                heading = f"{heading} ({metric.best} is better)"
+            sections[heading] = [
                 metric_by_iteration(judged, metric),
                 metric_by_bytes(judged, metric, "up"),
                 metric_by_bytes(judged, metric, "down"),

@@ -127,6 +127,42 @@ class RunDirectory:
             engine = {} if self.engine == LOCAL_ENGINE else {"engine": self.engine}
             self.config.update({**head, **engine, **self.experiment.to_json()})
 
+    def check_fingerprint(self, parts: Mapping[str, str]) -> None:
+        """Check that the directory holds no run of another model, other data or other functions.
+
+        Args:
+            parts: Digests by the names of the parts.
+
+        Raises:
+            StoreError: A part differs from the recorded one; the message names it.
+
+        """
+        recorded = self.config.read().get("fingerprint")
+        if recorded is None:
+            return
+        known = recorded if isinstance(recorded, Mapping) else {}
+        differing = [name for name, digest in parts.items() if known.get(name) != digest]
+        if not differing:
+            return
+        hint = ""
+        if differing == ["frozen parameters or buffers"]:
+            hint = "; if they are random, call torch.manual_seed before you make the model"
+        raise StoreError(
+            f"{self.path} holds a run of task {self.experiment.task!r} that differs in"
+            f" {', '.join(differing)}{hint}; choose another directory or move it away"
+        )
+
+    def write_fingerprint(self, parts: Mapping[str, str], training: Mapping[str, str]) -> None:
+        """Record how clients train; hold the lock.
+
+        Args:
+            parts: Digests for ``check_fingerprint``.
+            training: Settings such as the optimiser, for people and reports.
+
+        """
+        entries = {"training": dict(training), "fingerprint": dict(parts)}
+        self.config.update({key: value for key, value in entries.items() if value})
+
     def write_setup(
         self,
         split: Split,

@@ -22,7 +22,7 @@ from fedtern.core.template import Carry
 from fedtern.data.hyperparameters import Sgd
 from fedtern.federation.client_session import Outcome, Scores
 from fedtern.training.examples import Examples
-from fedtern.training.objective import CLASSIFICATION, BatchScores, Objective
+from fedtern.training.objective import CLASSIFICATION, BatchScores, Objective, describe
 from fedtern.training.optimizers import LocalOptimizer, OptimizerFactory
 
 _PIECE = 1 << 16  # values; several pieces fit into the cache of a core
@@ -93,6 +93,14 @@ class FlatModel:
         self._piece = _PIECE if self.flat.device.type == "cpu" else self.layout.size
         self._piece_sizes = [len(piece) for piece in self._pieces(self._parameters)]
         self._bind_parameters(self.flat)
+        self._computed_buffers = _computed_buffers(self.module)
+
+    def _reset_computed_buffers(self) -> None:
+        """Restore buffers that are not persistent, so that no job depends on an earlier one."""
+        for name, initial in self._computed_buffers.items():
+            owner, _, leaf = name.rpartition(".")
+            # A model may have assigned another tensor, or one of torch's inference mode.
+            setattr(self.module.get_submodule(owner), leaf, initial.clone())
 
     def _bind_parameters(self, flat: Tensor) -> None:
         """Make the parameters views of a flat tensor, or roundings of it."""
@@ -160,6 +168,7 @@ class FlatModel:
 
         Parameters that ``trainable`` left out are frozen in it.
         """
+        self._reset_computed_buffers()
         module = copy.deepcopy(self.module).cpu()
         for parameter in module.parameters():
             parameter.data = parameter.data.clone()  # no longer a view of the flat vector
@@ -228,6 +237,7 @@ class FlatModel:
 
         """
         self.module.train()
+        self._reset_computed_buffers()
         device = self.flat.device
         delta = _tensor_for(out[0], self.flat)
         new_velocity = _tensor_for(out[1], self.flat)
@@ -297,6 +307,10 @@ class FlatModel:
             ],
         )
 
+    def parameter_copies(self) -> list[nn.Parameter]:
+        """Return copies of the trained parameters."""
+        return [nn.Parameter(parameter.detach().clone()) for parameter in self._parameters]
+
     def train_with(
         self,
         optimizer: LocalOptimizer,
@@ -317,6 +331,7 @@ class FlatModel:
 
         """
         self.module.train()
+        self._reset_computed_buffers()
         current = self._stepped_weights.copy_(self.flat)
         self._bind_parameters(current)
         try:
@@ -454,16 +469,52 @@ class FlatModel:
             chunk: number of examples in a forward pass.
 
         """
-        batches = [self.evaluate_batch(*batch) for batch in examples.chunks(chunk)]
+        chunks = enumerate(examples.chunks(chunk))
+        batches = [self.evaluate_batch(*batch, number=number) for number, batch in chunks]
         return self.objective.combine(batches, len(examples))
 
-    @torch.inference_mode()
-    def evaluate_batch(self, inputs: Tensor, labels: Tensor) -> BatchScores:
-        """Return the sums of a batch's losses and metrics."""
+    def check_batch(
+        self, inputs: Tensor, labels: Tensor, limits: tuple[int, int] | None = None
+    ) -> None:
+        """Check that a batch can be evaluated.
+
+        Args:
+            inputs: the inputs.
+            labels: the targets.
+            limits: the lowest and the highest class number of all examples.
+
+        Raises:
+            ValueError: the model, the loss or a metric fails; the message has the shapes.
+
+        """
         self.module.eval()
-        self._round_parameters(self.flat)
-        outputs = self._scores(inputs)
-        return self.objective.score(outputs, _like_outputs(labels, outputs))
+        self._reset_computed_buffers()
+        with torch.inference_mode(), self._seeded(0):
+            self._round_parameters(self.flat)
+            try:
+                outputs = self._scores(inputs)
+            except Exception as error:
+                raise ValueError(
+                    f"the model failed on a batch of {describe(inputs)}: {error}"
+                ) from error
+            self.objective.check(outputs, _like_outputs(labels, outputs), limits)
+
+    def evaluate_batch(self, inputs: Tensor, labels: Tensor, *, number: int = 0) -> BatchScores:
+        """Return the sums of a batch's losses and metrics.
+
+        Args:
+            inputs: the inputs.
+            labels: the targets.
+            number: number of the batch. It seeds models that are random in evaluation mode, so that
+                any process gets the same result.
+
+        """
+        self.module.eval()
+        self._reset_computed_buffers()
+        with torch.inference_mode(), self._seeded(number):
+            self._round_parameters(self.flat)
+            outputs = self._scores(inputs)
+            return self.objective.score(outputs, _like_outputs(labels, outputs))
 
 
 def _tensor_for(array: Vector | None, like: Tensor) -> Tensor:
@@ -546,6 +597,16 @@ def _persistent_buffers(module: nn.Module) -> dict[str, Tensor]:
     """Return the buffers that belong to the state of a model; others are computed by it."""
     persistent = module.state_dict().keys()
     return {name: buffer for name, buffer in module.named_buffers() if name in persistent}
+
+
+def _computed_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Return copies of the buffers that do not belong to the state of a model."""
+    persistent = module.state_dict().keys()
+    return {
+        name: buffer.detach().clone()
+        for name, buffer in module.named_buffers()
+        if name not in persistent
+    }
 
 
 def _carried_tensors(buffers: Mapping[str, Tensor], rule: Rule) -> tuple[Carried, ...]:

@@ -84,7 +84,7 @@ class LocalTraining:
         self._initial_buffers = model.buffer_arrays(model.local_buffers)
         self._buffers_packing = Packing.of(self._initial_buffers)
         optimizer_packing = Packing() if self.optimizer is None else self.optimizer.packing
-        # What each client keeps between its rounds, besides the velocity.
+        # State of each client between its rounds, without the velocity.
         self.state_packing = self._buffers_packing + optimizer_packing
         self._batches: dict[int, Batches] = {}
 

@@ -1,8 +1,9 @@
-"""What a task trains for and how its models are judged: a loss and named metrics."""
+"""Objective of a task: a loss to minimise and named metrics of an evaluation."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedtern.data.metric_spec import Best, MetricSpec
+from fedtern.data.metric_spec import RESERVED_NAMES, Best, MetricSpec
 from fedtern.federation.client_session import Scores
 
 Loss = Callable[[Any, Tensor], Tensor]
@@ -53,6 +54,10 @@ class Metric:
             )
         if self.name == "loss":
             raise ValueError("'loss' is always reported; choose another name for the metric")
+        if self.name in RESERVED_NAMES:
+            raise ValueError(
+                f"{self.name!r} is a field of every evaluation; choose another name for the metric"
+            )
         if self.reduction not in ("mean", "sum"):
             raise ValueError(f'reduction must be "mean" or "sum", got {self.reduction!r}')
 
@@ -120,7 +125,7 @@ class Objective:
 
     @classmethod
     def of(cls, loss: Loss | None = None, metrics: Metrics | None = None) -> Objective:
-        """Make an objective from what users give.
+        """Make an objective from the arguments of a task.
 
         Args:
             loss: the loss; None for cross-entropy.
@@ -129,6 +134,11 @@ class Objective:
         """
         if loss is not None and not callable(loss):
             raise ValueError(f"loss must be a function of outputs and targets, got {loss!r}")
+        if isinstance(loss, type):
+            raise ValueError(
+                f"loss must be a function of outputs and targets, got the class {loss.__name__};"
+                f" make an object of it: {loss.__name__}()"
+            )
         if metrics is None:
             return cls(loss, (ACCURACY,) if loss is None else ())
         return cls(loss, tuple(_as_metrics(metrics)))
@@ -160,6 +170,45 @@ class Objective:
             )
         return loss
 
+    def check(self, outputs: Any, targets: Tensor, labels: tuple[int, int] | None = None) -> None:
+        """Check that loss and metrics can be computed.
+
+        Args:
+            outputs: outputs of the model for a batch.
+            targets: targets of the batch.
+            labels: the lowest and the highest class number of all examples.
+
+        Raises:
+            ValueError: they cannot; the message has the shapes.
+
+        """
+        shapes = f"outputs of {describe(outputs)} and targets of {describe(targets)}"
+        if self.loss is None:
+            _check_class_scores(outputs, targets, labels)
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                loss = self.mean_loss(outputs, targets)
+        except Exception as error:
+            raise ValueError(f"the loss failed on {shapes}: {error}") from error
+        if any("Using a target size" in str(warning.message) for warning in caught):
+            raise ValueError(
+                f"the loss would compare every output with every target, because of {shapes}; give"
+                " both the same shape, for example with targets.reshape(-1, 1)"
+            )
+        for warning in caught:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+        _ = float(loss)
+        for metric in self.metrics:
+            try:
+                metric.total(outputs, targets)
+            except Exception as error:
+                raise ValueError(
+                    f"metric {metric.name!r} failed on {shapes}: {error}; it must return one number"
+                ) from error
+
     def score(self, outputs: Any, targets: Tensor) -> BatchScores:
         """Return the sums of loss and metrics over a batch."""
         if self.loss is None and targets.dim() == 1:
@@ -189,8 +238,50 @@ CLASSIFICATION = Objective()
 """Cross-entropy and accuracy."""
 
 
+def describe(value: Any) -> str:
+    """Return dtype and shape of a tensor, or the type of another value, for errors."""
+    if isinstance(value, Tensor):
+        return f"shape {tuple(value.shape)} ({str(value.dtype).removeprefix('torch.')})"
+    return f"type {type(value).__name__}"
+
+
+def _check_class_scores(outputs: Any, targets: Tensor, labels: tuple[int, int] | None) -> None:
+    """Check outputs and targets of cross-entropy."""
+    if not isinstance(outputs, Tensor):
+        raise ValueError(
+            "the default loss, cross-entropy, needs a tensor of class scores, but the outputs are"
+            f" of {describe(outputs)}; pass a loss that takes them"
+        )
+    if targets.is_floating_point():
+        return  # shares of the classes
+    if outputs.dim() < 2 or outputs.shape[2:] != targets.shape[1:]:
+        hint = ""
+        if outputs.dim() == 3 and outputs.shape[1:-1] == targets.shape[1:]:
+            hint = "; classes are along the second axis: return outputs.transpose(1, 2)"
+        elif targets.dim() == 2 and targets.shape[1] == 1:
+            hint = "; use targets.squeeze(1)"
+        raise ValueError(
+            "the default loss, cross-entropy, needs outputs (batch, classes) and class numbers"
+            f" (batch), got outputs of {describe(outputs)} and targets of {describe(targets)}{hint}"
+        )
+    lowest, highest = labels or (0, 0)
+    if highest >= outputs.shape[1]:
+        raise ValueError(
+            f"targets go up to {highest}, but the model has {outputs.shape[1]} outputs; class"
+            " numbers start at 0"
+        )
+    if lowest < 0:
+        raise ValueError(f"targets go down to {lowest}, but class numbers start at 0")
+
+
 def _as_metrics(metrics: Metrics) -> list[Metric]:
     if isinstance(metrics, Mapping):
+        for name, given in metrics.items():
+            if isinstance(given, Metric) and given.name != name:
+                raise ValueError(
+                    f"metrics has the metric {given.name!r} under the name {name!r}; use one name,"
+                    " or pass a list"
+                )
         return [
             given if isinstance(given, Metric) else Metric(name, given)
             for name, given in metrics.items()

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
 from fedtern.training.packing import Packing
@@ -29,8 +29,15 @@ class Schedule(Protocol):
 def torch_schedule(make: Callable[[Optimizer], LRScheduler]) -> Schedule:
     """Return the learning-rate factors of a torch scheduler as a function of the iteration.
 
+    The scheduler runs on a learning rate of 1, so that its values are factors. A bound that is a
+    learning rate elsewhere, such as ``eta_min`` of ``CosineAnnealingLR``, is a factor here: 0.01
+    means a hundredth of the optimiser's learning rate.
+
     Args:
         make: makes the scheduler of an optimiser. The scheduler advances with each iteration.
+
+    Raises:
+        ValueError: the scheduler sets learning rates itself, or needs the loss.
 
     >>> halved = torch_schedule(lambda o: torch.optim.lr_scheduler.StepLR(o, 10, gamma=0.5))
     >>> [halved(iteration) for iteration in (0, 9, 10, 25)]
@@ -43,6 +50,16 @@ def torch_schedule(make: Callable[[Optimizer], LRScheduler]) -> Schedule:
             "torch_schedule needs a function that makes a scheduler of torch.optim.lr_scheduler,"
             f" got {scheduler!r}"
         )
+    if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
+        raise ValueError(
+            "ReduceLROnPlateau needs the loss at each step, which a schedule does not have; use"
+            " another scheduler, such as StepLR"
+        )
+    if isinstance(scheduler, lr_scheduler.OneCycleLR | lr_scheduler.CyclicLR):
+        raise ValueError(
+            f"{type(scheduler).__name__} sets learning rates, but a schedule returns factors of the"
+            " optimiser's learning rate; write them as a function of the iteration, or use LambdaLR"
+        )
     factors: list[float] = []
 
     def factor(iteration: int) -> float:
@@ -52,6 +69,7 @@ def torch_schedule(make: Callable[[Optimizer], LRScheduler]) -> Schedule:
             scheduler.step()
         return factors[iteration]
 
+    factor.__qualname__ = type(scheduler).__name__  # run directories record it
     return factor
 
 
@@ -136,7 +154,7 @@ class LocalOptimizer:
         for parameter, values in optimizer.state.items():
             number = known.get(id(parameter))
             if number is None:
-                raise self._refuse(f"its state has the key {parameter!r}, which is no parameter")
+                raise self._refuse(f"its state has the key {parameter!r}, which is not a parameter")
             for key, value in values.items():
                 name = f"optimizer.{number}.{key}"
                 if isinstance(value, Tensor):
@@ -149,7 +167,7 @@ class LocalOptimizer:
         return arrays
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Continue with the state of a client; an empty one starts anew."""
+        """Continue with the state of a client; an empty one resets the optimiser."""
         self._optimizer.state.clear()
         for name, array in arrays.items():
             _, number, key = name.split(".", 2)
@@ -174,6 +192,31 @@ class LocalOptimizer:
             if rate is not None:
                 group["lr"] = rate if factor == 1 else rate * factor
         self._optimizer.step()
+
+
+def describe_optimizer(make: OptimizerFactory | None, parameters: Sequence[nn.Parameter]) -> str:
+    """Return name and settings of an optimiser, such as "Adam(lr=0.001, ...)"; "SGD" for None.
+
+    Args:
+        make: makes the optimiser.
+        parameters: copies of the parameters.
+
+    >>> describe_optimizer(lambda p: torch.optim.Adagrad(p, 0.5), [nn.Parameter(torch.ones(1))])
+    'Adagrad(lr=0.5, lr_decay=0, eps=1e-10, weight_decay=0, initial_accumulator_value=0)'
+    """
+    if make is None:
+        return "SGD"
+    optimizer = make(parameters)
+    # Settings that are off, such as foreach=None, say nothing.
+    groups = [
+        ", ".join(
+            f"{key}={value}"
+            for key, value in group.items()
+            if key != "params" and value is not None and value is not False
+        )
+        for group in optimizer.param_groups
+    ]
+    return f"{type(optimizer).__name__}({'; '.join(groups)})"
 
 
 def _settings(optimizer: Optimizer) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tasks of other packages and of one's own files, found by the command line.
+"""Tasks of other packages and of your own files, found by the command line.
 
 A package names its tasks in the group ``fedtern.tasks`` of its entry points. A module or a file is
 named by ``--import``, or by the environment variable ``FEDTERN_TASKS``, which the processes of an

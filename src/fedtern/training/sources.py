@@ -21,7 +21,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from fedtern.data import Dataset, Split
 
-_MAX_CLASSES = 1000  # integers beyond this are hardly class numbers
+_MAX_CLASSES = 1000  # larger integers are probably not class numbers
 _HELD_OUT = 10  # without test examples, every tenth example is one
 
 KINDS = (
@@ -109,6 +109,12 @@ def _load_clients(data: Any, client_data: Sequence[Any], name: str) -> Loaded:
             f" {' and '.join(map(str, sizes))}"
         )
     if data is None:
+        for i, client in enumerate(clients):
+            if len(client) < _HELD_OUT:
+                raise ValueError(
+                    f"client_data[{i}] has {len(client)} examples, too few to hold out every tenth"
+                    " for testing; pass the test examples as data=, or leave the client out"
+                )
         parts = [_hold_out(client) for client in clients]
         clients = [train for train, _ in parts]
         test = _concatenate([held for _, held in parts], "the held-out examples of client")

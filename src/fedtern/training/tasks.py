@@ -32,6 +32,11 @@ from fedtern.training.pretraining import adapted_transformer
 from fedtern.training.resnet import resnet8
 from fedtern.training.schedules import InverseDecay
 
+_FUNCTIONS = {
+    "optimizer": "lambda params: torch.optim.Adam(params, 1e-3)",
+    "schedule": "torch_schedule(lambda optimizer: StepLR(optimizer, 100)) or lambda iteration: 1.0",
+}
+
 
 @dataclass(frozen=True)
 class Task:
@@ -94,10 +99,12 @@ class Task:
             raise ValueError("name must not be empty")
         _ = self.defaults  # raises if a hyperparameter is out of range
         _ = self.objective  # raises if a metric is invalid
-        for field in ("optimizer", "schedule"):
+        for field, example in _FUNCTIONS.items():
             value = getattr(self, field)
             if value is not None and not callable(value):
-                raise ValueError(f"{field} must be a function, got {value!r}")
+                # The text of an optimiser has many lines.
+                given = type(value).__name__ if hasattr(value, "state_dict") else repr(value)
+                raise ValueError(f"{field} must be a function, got {given}; write {example}")
 
     @property
     def objective(self) -> Objective:
@@ -212,6 +219,14 @@ TASKS: dict[str, Task] = {
 """Tasks by name; the command line uses the first one by default."""
 
 
+_BUILT_IN = tuple(TASKS.values())
+
+
+def is_built_in(task: Task) -> bool:
+    """Return whether a task belongs to this package, so that its name identifies it."""
+    return any(task is known for known in _BUILT_IN)
+
+
 def register_task(task: Task, *, replace: bool = False) -> Task:
     """Add a task to ``TASKS``, so that functions and commands accept its name.
 
@@ -253,7 +268,7 @@ def get_task(name: str) -> Task:
 
 
 def load_tasks(imports: Sequence[str] | None = None) -> None:
-    """Register the tasks of installed packages and of one's own modules.
+    """Register the tasks of installed packages and of your own modules.
 
     Args:
         imports: names of modules or Python files with tasks. Processes that this one starts import

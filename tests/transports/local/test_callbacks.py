@@ -9,9 +9,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedtern import simulate  # noqa: E402
+from torch.nn.functional import l1_loss, mse_loss  # noqa: E402
+
+from fedtern import Environment, simulate  # noqa: E402
 from fedtern.data.metric_spec import MetricSpec  # noqa: E402
 from fedtern.runs import Evaluation  # noqa: E402
+from fedtern.training import Metric  # noqa: E402
 from fedtern.transports.local import (  # noqa: E402
     Callback,
     EarlyStopping,
@@ -71,6 +74,7 @@ class Fake:
     """A simulation with given values of a metric."""
 
     metric = MetricSpec("perplexity", "lower")
+    metrics = (metric, MetricSpec("recall"), MetricSpec("mae", "lower"))
     stopped = False
     weights = {"w": torch.zeros(1)}  # noqa: RUF012
 
@@ -79,13 +83,14 @@ class Fake:
 
 
 def evaluation(iteration: int, value: float) -> Evaluation:
-    metrics = {"perplexity": value, "recall": -value}
+    metrics = {"perplexity": value, "recall": -value, "mae": value}
     return Evaluation(iteration, iteration, value, math.nan, 0, 0, 0, 0, 0, 0, 0, {}, metrics)
 
 
 def stopped_at(stopping: EarlyStopping, values: list[float]) -> int | None:
     simulation = Fake()
     for iteration, value in enumerate(values, start=1):
+        simulation.iteration = iteration
         stopping.on_evaluation(simulation, evaluation(iteration, value))
         if simulation.stopped:
             return iteration
@@ -109,8 +114,35 @@ def test_nan_is_no_improvement():
     assert stopped_at(EarlyStopping(1), [9, math.nan]) == 2
 
 
-def test_the_direction_of_another_metric_can_be_given():
-    assert stopped_at(EarlyStopping(1, metric="recall", best="lower"), [1, 2, 3]) is None
+def test_a_value_after_nan_is_an_improvement():
+    stopping = EarlyStopping(2)
+    assert stopped_at(stopping, [math.nan, 3, 2, 1]) is None
+    assert (stopping.best_value, stopping.best_iteration) == (1, 4)
+
+
+def test_only_nan_stops_the_training():
+    assert stopped_at(EarlyStopping(2), [math.nan] * 5) == 3
+
+
+def test_the_direction_is_that_of_the_metric_also_if_it_is_not_the_primary_one():
+    stopping = EarlyStopping(1, metric="mae")
+    assert stopped_at(stopping, [3, 2, 1]) is None
+    assert stopping.best_value == 1
+
+
+def test_a_simulation_has_the_directions_of_all_its_metrics():
+    metrics = [Metric("rmse", mse_loss, "lower"), Metric("mae", l1_loss, "lower")]
+    data = (torch.randn(40, 2), torch.randn(40, 1))
+    simulation = simulate(
+        torch.nn.Linear(2, 1),
+        data,
+        loss=mse_loss,
+        metrics=metrics,
+        environment=Environment(clients=2, participation=1, split="iid"),
+        iterations=2,
+        learning_rate=0.1,
+    )
+    assert simulation.metrics == (MetricSpec("rmse", "lower"), MetricSpec("mae", "lower"))
 
 
 @pytest.mark.parametrize(
@@ -126,5 +158,45 @@ def test_an_invalid_argument_is_an_error(options, message):
 
 
 def test_an_unknown_metric_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(ValueError, match="'f1', but evaluations have loss, perplexity, recall"):
+    with pytest.raises(
+        ValueError, match="'f1', but evaluations have loss, perplexity, recall, mae"
+    ):
         stopped_at(EarlyStopping(metric="f1"), [1])
+
+
+def rising(directory, stopping):
+    """Return a simulation whose loss has its minimum at the first evaluations."""
+    torch.manual_seed(0)
+    return simulate(
+        torch.nn.Linear(2, 1),
+        (torch.ones(40, 2), torch.ones(40, 1)),
+        loss=mse_loss,
+        environment=Environment(clients=2, participation=1, split="iid"),
+        iterations=20,
+        learning_rate=0.7,  # diverges
+        evaluate_every=1,
+        callbacks=[stopping],
+        out=directory,
+        resume=True,
+    )
+
+
+def test_early_stopping_continues_after_a_resume(tmp_path):
+    whole = EarlyStopping(4)
+    stop = rising(tmp_path / "whole", whole).run().iteration
+    assert stop < 20
+    with rising(tmp_path / "parts", EarlyStopping(4)) as first:
+        for _ in range(stop - 2):
+            next(first)
+    resumed = EarlyStopping(4)
+    assert rising(tmp_path / "parts", resumed).run().iteration == stop
+    assert (resumed.best_value, resumed.best_iteration) == (whole.best_value, whole.best_iteration)
+    assert resumed.best_weights == {}  # older than the checkpoint
+
+
+def test_early_stopping_has_the_best_value_of_a_finished_run(tmp_path):
+    whole = EarlyStopping(4)
+    rising(tmp_path / "run", whole).run()
+    again = EarlyStopping(4)
+    rising(tmp_path / "run", again).run()
+    assert (again.best_value, again.best_iteration) == (whole.best_value, whole.best_iteration)

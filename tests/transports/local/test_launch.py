@@ -27,7 +27,7 @@ from fedtern.data.environment import Environment
 from fedtern.data.hyperparameters import TASK_DEFAULTS
 from fedtern.runs import Experiment, open_run
 from fedtern.training import TASKS, Task, register_task
-from fedtern.transports.local.launch import train_run
+from fedtern.transports.local.launch import check_task, train_run
 from runs.quick import QUICK
 
 
@@ -211,3 +211,25 @@ def _final_state(run: Path) -> tuple[str, bytes]:
     """Return the digest of the final state, and the model."""
     state = json.loads((run / "config.json").read_text())["state"]
     return state, (run / "model.safetensors").read_bytes()
+
+
+def test_a_run_of_another_version_of_a_task_is_an_error_that_names_the_part(tmp_path, monkeypatch):
+    monkeypatch.setitem(TASK_DEFAULTS, "versioned", None)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60, 4)).astype(np.float32)
+    data = Dataset("x", x[20:], np.arange(40) % 2, x[:20], np.arange(20) % 2, num_classes=2)
+    small = Environment(clients=2, participation=1, classes_per_client=2)
+
+    def register(model):
+        monkeypatch.setitem(TASKS, "versioned", Task("versioned", data, model, 0.1, 4))
+        TASK_DEFAULTS["versioned"] = TASKS["versioned"].defaults
+
+    register(lambda: nn.Linear(4, 2))
+    run = open_run(Experiment.of("versioned", "sgd", small), tmp_path)
+    list(train_run(run))
+    check_task(run)
+    register(lambda: nn.Sequential(nn.Linear(4, 2)))
+    with pytest.raises(StoreError, match="holds a run of task 'versioned' that differs in model;"):
+        list(train_run(run))
+    with pytest.raises(StoreError, match="differs in model; choose another directory"):
+        check_task(run)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedtern.data.metric_spec import Best, MetricSpec
+from fedtern.data.metric_spec import MetricSpec
 from fedtern.runs import Evaluation
 
 if TYPE_CHECKING:
@@ -42,8 +42,15 @@ class Callback:
     def on_checkpoint(self, simulation: Simulation, path: Path) -> None:
         """Do something after a checkpoint was written."""
 
+    def on_replay(self, simulation: Simulation, evaluation: Evaluation) -> None:
+        """Do something with an evaluation of a run that is resumed, before training continues.
 
-METHODS = ("on_round", "on_evaluation", "on_checkpoint")
+        It is called for each recorded evaluation, in order. ``simulation.weights`` are those of the
+        checkpoint, or of the end of a finished run.
+        """
+
+
+METHODS = ("on_round", "on_evaluation", "on_checkpoint", "on_replay")
 
 
 class EarlyStopping(Callback):
@@ -52,14 +59,14 @@ class EarlyStopping(Callback):
     Args:
         patience: number of evaluations without an improvement after which training stops.
         min_delta: smallest change that counts as an improvement.
-        metric: name of the metric, or "loss"; by default the task's primary metric.
-        best: "higher" or "lower", for a metric that is not the primary one; a loss is better if it
-            is lower.
+        metric: name of one of the task's metrics, or "loss"; by default the primary metric. The
+            metric itself says which of its values are better.
 
     Attributes:
         best_value: the best value so far; None before the first evaluation.
         best_iteration: the iteration of the best value.
-        best_weights: the state dict of the best model.
+        best_weights: the state dict of the best model. It is empty if the best evaluation was
+            recorded before the run was resumed, because a run keeps only its last weights.
 
     Raises:
         ValueError: an argument is out of range.
@@ -72,7 +79,6 @@ class EarlyStopping(Callback):
         *,
         min_delta: float = 0.0,
         metric: str | None = None,
-        best: Best | None = None,
     ) -> None:
         if patience < 1:
             raise ValueError(f"patience must be at least 1, got {patience}")
@@ -81,17 +87,30 @@ class EarlyStopping(Callback):
         self.patience = patience
         self.min_delta = min_delta
         self.metric = metric
-        self.best = best
         self.best_value: float | None = None
         self.best_iteration = 0
         self.best_weights: dict[str, Tensor] = {}
         self._since = 0  # evaluations since the best one
 
     def _spec(self, simulation: Simulation) -> MetricSpec:
-        if self.metric is None or self.metric == simulation.metric.name:
+        if self.metric is None:
             return simulation.metric
-        default: Best = "lower" if self.metric == "loss" else "higher"
-        return MetricSpec(self.metric, self.best or default)
+        known = {spec.name: spec for spec in (MetricSpec("loss", "lower"), *simulation.metrics)}
+        if self.metric not in known:
+            raise ValueError(
+                f"early stopping needs the metric {self.metric!r}, but evaluations have"
+                f" {', '.join(known)}"
+            )
+        return known[self.metric]
+
+    def _is_improvement(self, value: float, spec: MetricSpec) -> bool:
+        # Nothing is better than NaN by comparison, so that training would never recover from it.
+        if self.best_value is None:
+            return True
+        if math.isnan(self.best_value):
+            return not math.isnan(value)
+        margin = self.min_delta if spec.best == "higher" else -self.min_delta
+        return spec.is_better(value, self.best_value + margin)
 
     def on_evaluation(self, simulation: Simulation, evaluation: Evaluation) -> None:
         """Compare an evaluation with the best one.
@@ -101,23 +120,22 @@ class EarlyStopping(Callback):
 
         """
         spec = self._spec(simulation)
-        values = {"loss": evaluation.loss, **evaluation.metrics}
-        if spec.name not in values:
-            raise ValueError(
-                f"early stopping needs the metric {spec.name!r}, but evaluations have"
-                f" {', '.join(values)}"
-            )
-        value = values[spec.name]
-        margin = self.min_delta if spec.best == "higher" else -self.min_delta
-        if self.best_value is None or spec.is_better(value, self.best_value + margin):
+        value = {"loss": evaluation.loss, **evaluation.metrics}[spec.name]
+        if self._is_improvement(value, spec):
             self.best_value = value
             self.best_iteration = evaluation.iteration
-            self.best_weights = simulation.weights
+            # A replayed evaluation is older than the weights, except for the last one.
+            is_current = evaluation.iteration == simulation.iteration
+            self.best_weights = simulation.weights if is_current else {}
             self._since = 0
             return
         self._since += 1
         if self._since >= self.patience:
             simulation.stop()
+
+    def on_replay(self, simulation: Simulation, evaluation: Evaluation) -> None:
+        """Count an evaluation of a run that is resumed, as if it had just been made."""
+        self.on_evaluation(simulation, evaluation)
 
 
 def check_callbacks(callbacks: Sequence[Any]) -> list[Any]:

@@ -251,6 +251,11 @@ class Federation:
         values = check_carried(outcome.carried, self.server.terms.layout)
         return changed_values(values, self.witness.carried)
 
+    @property
+    def test_examples(self) -> Examples:
+        """The examples of evaluations."""
+        return self._local.test_examples
+
     def close(self) -> None:
         """End the worker processes, if there are any."""
         self.trainer.close()

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+from fedtern.data import Dataset, Split
 from fedtern.runs import Evaluation, RunDirectory
-from fedtern.training.tasks import get_task
+from fedtern.training.fingerprint import describe_training, fingerprint
+from fedtern.training.tasks import Task, get_task, is_built_in
 from fedtern.transports.local.federation import Federation
 from fedtern.transports.local.simulation import federate
 from fedtern.transports.local.training_loop import resume, train_federation
@@ -45,21 +47,30 @@ def train_run(
     Raises:
         ValueError: The data cannot be split as the experiment says; nothing was created.
         RunError: The checkpoint or the metrics are damaged.
+        StoreError: The directory holds a run of another version of a task that is not built in.
         LockedError: Another process has locked the directory.
 
     """
-    if run.is_finished():
-        return
     experiment = run.experiment
     task = get_task(experiment.task)
+    if run.is_finished() and is_built_in(task):
+        return
     sgd = task.check_sgd(experiment.sgd)
     dataset = task.load(data_dir)
     # Before the directory is created: an impossible split leaves nothing on the disk.
     split = experiment.environment.split_dataset(dataset, experiment.seed)
+    parts = _fingerprint(run, task, dataset, split)
+    run.check_fingerprint(parts)
+    if run.is_finished():
+        return
     with run.locked():
+        run.check_fingerprint(parts)
         if run.is_finished():
             return  # another process has finished it since
         run.write_experiment()
+        if parts:
+            model = task.flat_model(experiment.seed)
+            run.write_fingerprint(parts, describe_training(task, model, parts))
         federation = federate(
             task,
             dataset,
@@ -88,3 +99,30 @@ def train_run(
                 stopped=stopped,
                 progress=progress,
             )
+
+
+def check_task(run: RunDirectory, data_dir: str | Path | None = None) -> None:
+    """Check that a directory holds no run of another version of its task.
+
+    Args:
+        run: The run directory.
+        data_dir: Directory of the datasets.
+
+    Raises:
+        StoreError: The task is not built in, and its model, data or functions have changed.
+
+    """
+    task = get_task(run.experiment.task)
+    if is_built_in(task):
+        return
+    dataset = task.load(data_dir)
+    split = run.experiment.environment.split_dataset(dataset, run.experiment.seed)
+    run.check_fingerprint(_fingerprint(run, task, dataset, split))
+
+
+def _fingerprint(run: RunDirectory, task: Task, dataset: Dataset, split: Split) -> dict[str, str]:
+    """Return the fingerprint of a task; empty for a built-in one, which its name identifies."""
+    if is_built_in(task):
+        return {}
+    model = task.flat_model(run.experiment.seed)
+    return fingerprint(task, model, dataset, split, run.experiment.iterations)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtern.core.dtypes import Overflow
-from fedtern.core.errors import StoreError
+from fedtern.core.errors import FedternError, StoreError
 from fedtern.core.methods import METHODS, Method, make_method, stc
 from fedtern.core.snapshot import Snapshot
 from fedtern.core.template import Carry
@@ -27,14 +27,17 @@ from fedtern.runs import Evaluation, Experiment, RunDirectory, complete_method, 
 from fedtern.runs.run_directory import open_run
 from fedtern.training.augment import Augment, Transform
 from fedtern.training.devices import check_device
+from fedtern.training.fingerprint import describe_training, fingerprint
 from fedtern.training.objective import Loss, Metrics
 from fedtern.training.optimizers import OptimizerFactory, Schedule
 from fedtern.training.sources import Loaded, load_data
-from fedtern.training.tasks import Task, get_task
+from fedtern.training.tasks import Task, get_task, is_built_in
 from fedtern.transports.local.callbacks import check_callbacks
 from fedtern.transports.local.federation import Federation
 from fedtern.transports.local.training_loop import resume as resume_run
 from fedtern.transports.local.training_loop import train_federation
+
+_IGNORED = -100  # targets that the cross-entropy of torch leaves out
 
 
 def simulate(
@@ -108,7 +111,8 @@ def simulate(
             ``Callback``.
         seed: seed of all randomness.
         device: torch device to train on.
-        memory_bytes: memory for the clients' residuals and momentum; beyond it, they are on disk.
+        memory_bytes: memory for the clients' residuals, momentum and optimiser state; beyond it,
+            they are on disk.
         workers: number of processes that train clients; by default the number of cores, if that
             is faster than one process.
         threads: number of torch threads; above 1, only one process trains. One is faster for most
@@ -123,7 +127,7 @@ def simulate(
 
     Raises:
         ValueError: an argument is invalid.
-        StoreError: ``out`` holds another run, or one that was not to be resumed.
+        StoreError: ``out`` holds another run, or a run and ``resume`` is False.
 
     >>> simulation = simulate("logistic-digits", iterations=40, evaluate_every=20)
     >>> rounds = list(simulation)
@@ -132,7 +136,7 @@ def simulate(
     >>> {name: tuple(weight.shape) for name, weight in simulation.weights.items()}
     {'1.weight': (10, 64), '1.bias': (10,)}
 
-    With a model, data and a loss of one's own:
+    With your own model, data and loss:
 
     >>> x = np.linspace(0, 1, 200, dtype=np.float32).reshape(-1, 1)
     >>> line = simulate(nn.Linear(1, 1), (x, 3 * x + 1), "stc:p_up=1/2,p_down=1/2",
@@ -157,11 +161,17 @@ def simulate(
     chosen_method = _check_method(method)
     _check_environment(environment)
     chosen_device = check_device(device)
+    if seed < 0:
+        raise ValueError(f"seed must not be negative, got {seed}")
+    if memory_bytes is not None and memory_bytes < 0:
+        raise ValueError(f"memory_bytes must not be negative, got {memory_bytes}")
+    if iterations is not None and iterations != int(iterations):
+        raise ValueError(f"iterations must be an integer, got {iterations}")
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     if isinstance(model, str):
         task, loaded = _named_task(model, data, client_data, augment, transform)
-        task = replace(task, **changes)
+        task = replace(task, **changes) if changes else task
     else:
         task, loaded = _own_task(
             model, data, client_data, iterations, learning_rate, augment, transform, name, changes
@@ -197,7 +207,7 @@ def simulate(
             seed,
         )
         run = open_run(experiment, Path(out).parent, path=Path(out))
-        _check_resumable(run, resume)
+        _check_resumable(run, resume)  # before the federation is made, which can take long
     elif resume:
         raise ValueError("resume=True needs the run directory to continue: pass out=...")
     federation = federate(
@@ -213,8 +223,11 @@ def simulate(
         workers=0 if threads > 1 else workers,
     )
     try:
+        if not is_built_in(task):
+            with _torch_threads(threads):
+                _check_evaluation(federation, dataset)
         plan = Plan(task, dataset, split, total, every, threads)
-        return Simulation(federation, plan, check_callbacks(callbacks), run)
+        return Simulation(federation, plan, check_callbacks(callbacks), run, resume=resume)
     except BaseException:
         federation.close()
         raise
@@ -222,7 +235,7 @@ def simulate(
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a simulation trains.
+    """Task, data and length of a simulation.
 
     Attributes:
         task: gives the model, loss and metrics.
@@ -250,12 +263,13 @@ class Simulation(Iterator[Evaluation]):
         plan: what it trains.
         callbacks: objects with some of the methods of ``Callback``.
         run: the run directory, if there is one.
+        resume: whether to continue the run in the directory.
 
     Attributes:
         evaluations: all evaluations so far, with those of a run that was resumed.
 
     Raises:
-        StoreError: the run directory holds the run of another model or of other data.
+        StoreError: the run directory holds another run, or one and ``resume`` is False.
 
     """
 
@@ -265,6 +279,8 @@ class Simulation(Iterator[Evaluation]):
         plan: Plan,
         callbacks: Sequence[Any] = (),
         run: RunDirectory | None = None,
+        *,
+        resume: bool = False,
     ) -> None:
         self.evaluations: list[Evaluation] = []
         self._federation = federation
@@ -272,16 +288,31 @@ class Simulation(Iterator[Evaluation]):
         self._callbacks = callbacks
         self._run = run
         self._is_stopping = False
-        self._fingerprint = ""
+        self._resume = resume
+        self._fingerprint: dict[str, str] = {}
         self._saved: dict[str, Tensor] | None = None  # weights of a run that was finished before
         if run is not None:
+            self._fingerprint = fingerprint(
+                plan.task, federation.model, plan.dataset, plan.split, plan.iterations
+            )
             self._open(run)
-        self._evaluations = self._train()
+        self._has_ended = False  # to its end
+        self._is_broken = False  # by an error or by close()
+        # The generator has only a weak reference: without a cycle, Python closes it, with a
+        # checkpoint, as soon as the simulation is no longer used.
+        self._evaluations = _evaluate(weakref.ref(self), closing(federation))
 
     def __next__(self) -> Evaluation:
         """Train until the next evaluation and return it."""
-        with _torch_threads(self._plan.threads):
-            return next(self._evaluations)
+        try:
+            with _torch_threads(self._plan.threads):
+                return next(self._evaluations)
+        except StopIteration:
+            self._has_ended = not self._is_broken
+            raise
+        except BaseException:
+            self._is_broken = True
+            raise
 
     def __enter__(self) -> Simulation:
         return self
@@ -292,31 +323,48 @@ class Simulation(Iterator[Evaluation]):
     def run(self) -> Evaluation:
         """Train to the end and return the last evaluation.
 
+        Raises:
+            FedternError: an error or ``close`` has ended this simulation before.
+
         >>> simulate("logistic-digits", iterations=10).run().iteration
         10
         """
         for _ in self:
             pass
+        if self._is_broken:
+            raise FedternError(
+                f"this simulation ended at iteration {self.iteration}, before its last one; make a"
+                " new one, with resume=True if it has a run directory"
+            )
         return self.evaluations[-1]
 
     def stop(self) -> None:
-        """End the training after this round, as if it was complete. Callbacks may call this."""
+        """End the training after this round; the run is complete. Callbacks may call this."""
         self._is_stopping = True
 
     @property
     def iteration(self) -> int:
         """Local iterations so far of a client that takes part in every round."""
+        if self._saved is not None:
+            return self.evaluations[-1].iteration
         return self._federation.iteration
 
     @property
     def round(self) -> int:
         """Finished rounds."""
+        if self._saved is not None:
+            return self.evaluations[-1].round
         return self._federation.server.round
 
     @property
     def metric(self) -> MetricSpec:
         """Name and direction of the primary metric."""
         return self._plan.task.objective.primary
+
+    @property
+    def metrics(self) -> tuple[MetricSpec, ...]:
+        """Names and directions of all metrics, the primary one first; without the loss."""
+        return tuple(metric.spec for metric in self._plan.task.objective.metrics)
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -334,78 +382,68 @@ class Simulation(Iterator[Evaluation]):
 
     def close(self) -> None:
         """Stop training and its worker processes. With a run directory, write a checkpoint."""
+        self._is_broken = not self._has_ended
         self._evaluations.close()
         # A generator that was never started does not run its ``with`` block.
         self._federation.close()
 
-    def _open(self, run: RunDirectory) -> None:
-        """Check that a run directory is that of this model and data; read a finished run."""
-        self._fingerprint = self._compute_fingerprint()
-        recorded = run.config.read().get("fingerprint")
-        if recorded not in (None, self._fingerprint):
-            raise StoreError(
-                f"{run.path} holds the run of another model, loss or other data; choose another"
-                " directory"
-            )
-        if run.is_finished():
-            self.evaluations = run.complete_evaluations()
-            arrays = Snapshot.from_bytes(run.model_path.read_bytes()).arrays
-            own = self._federation.model.state_dict()
-            self._saved = {
-                name: torch.from_numpy(np.array(arrays[name])).to(tensor.dtype)
-                for name, tensor in own.items()
-            }
+    def _open(self, run: RunDirectory) -> bool:
+        """Check that a run is that of this training; read it and return True if it is finished."""
+        open_run(run.experiment, run.path.parent, path=run.path)
+        _check_resumable(run, self._resume)
+        run.check_fingerprint(self._fingerprint)
+        if not run.is_finished():
+            return False
+        self.evaluations = run.complete_evaluations()
+        arrays = Snapshot.from_bytes(run.model_path.read_bytes()).arrays
+        own = self._federation.model.state_dict()
+        self._saved = {
+            name: torch.from_numpy(np.array(arrays[name])).to(tensor.dtype)
+            for name, tensor in own.items()
+        }
+        return True
 
-    def _compute_fingerprint(self) -> str:
-        """Identify initial model, data and functions of the user, which no experiment names."""
-        digest = hashlib.sha256()
-        server = self._federation.server
-        task = self._plan.task
-        dataset = self._plan.dataset
-        functions = (task.loss, task.optimizer, task.schedule, task.augment, task.transform)
-        digest.update(server.terms.layout.digest)
-        for metric in task.objective.metrics:
-            digest.update(metric.name.encode())
-        for function in functions:
-            digest.update(str(getattr(function, "__qualname__", type(function))).encode())
-        for array in (
-            server.weights,
-            dataset.train_inputs,
-            dataset.train_labels,
-            dataset.test_inputs,
-            dataset.test_labels,
-        ):
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()[:16]
+    def _begin(self, stack: ExitStack) -> int | None:
+        """Lock and prepare the run directory, and replay its evaluations.
 
-    def _train(self) -> Generator[Evaluation, None, None]:
-        with ExitStack() as stack:
-            stack.enter_context(closing(self._federation))
-            if self._saved is not None:
-                return
-            evaluated = 0
-            if self._run is not None:
-                stack.enter_context(self._run.locked())
-                evaluated = self._prepare(self._run)
-            for evaluation in train_federation(
-                self._federation,
-                self._plan.iterations,
-                self._plan.evaluate_every,
-                self._run,
-                evaluated=evaluated,
-                ended=lambda: self._is_stopping,
-                progress=lambda _: self._notify("on_round"),
-                checkpointed=lambda path: self._notify("on_checkpoint", path),
-            ):
-                self.evaluations.append(evaluation)
-                self._notify("on_evaluation", evaluation)
-                yield evaluation
+        Args:
+            stack: releases the lock.
+
+        Returns:
+            The iteration of the last evaluation; None if the run is finished.
+
+        """
+        evaluated: int | None = 0
+        if self._run is not None and self._saved is None:
+            stack.enter_context(self._run.locked())
+            # Another simulation may have used the directory since this one was made.
+            evaluated = None if self._open(self._run) else self._prepare(self._run)
+        for evaluation in self.evaluations:
+            self._notify("on_replay", evaluation)
+        return None if self._saved is not None else evaluated
+
+    def _rounds(self, evaluated: int) -> Generator[Evaluation, None, None]:
+        this = weakref.ref(self)
+        return train_federation(
+            self._federation,
+            self._plan.iterations,
+            self._plan.evaluate_every,
+            self._run,
+            evaluated=evaluated,
+            ended=lambda: _alive(this)._is_stopping,
+            progress=lambda _: _alive(this)._notify("on_round"),
+            checkpointed=lambda path: _alive(this)._notify("on_checkpoint", path),
+        )
+
+    def _evaluated(self, evaluation: Evaluation) -> None:
+        self.evaluations.append(evaluation)
+        self._notify("on_evaluation", evaluation)
 
     def _prepare(self, run: RunDirectory) -> int:
         """Write the head of a run directory; return the iteration of the last evaluation."""
         run.write_experiment()
-        run.config.update({"fingerprint": self._fingerprint})
+        training = describe_training(self._plan.task, self._federation.model, self._fingerprint)
+        run.write_fingerprint(self._fingerprint, training)
         evaluated = resume_run(run, self._federation)
         self.evaluations = run.evaluations()
         layout = self._federation.server.terms.layout
@@ -416,6 +454,28 @@ class Simulation(Iterator[Evaluation]):
         for callback in self._callbacks:
             if (function := getattr(callback, method, None)) is not None:
                 function(self, *arguments)
+
+
+def _alive(reference: weakref.ref[Simulation]) -> Simulation:
+    """Return the simulation, which is in use while it trains."""
+    simulation = reference()
+    assert simulation is not None
+    return simulation
+
+
+def _evaluate(
+    this: weakref.ref[Simulation], federation: closing[Federation]
+) -> Generator[Evaluation, None, None]:
+    """Train a simulation and yield its evaluations."""
+    with ExitStack() as stack:
+        stack.enter_context(federation)
+        evaluated = _alive(this)._begin(stack)
+        if evaluated is None:
+            return
+        with closing(_alive(this)._rounds(evaluated)) as rounds:
+            for evaluation in rounds:
+                _alive(this)._evaluated(evaluation)
+                yield evaluation
 
 
 @contextmanager
@@ -509,7 +569,7 @@ def _check_resumable(run: RunDirectory, resume: bool) -> None:
 
 
 def _environment(environment: Environment | None, loaded: Loaded) -> Environment:
-    """Return the environment, completed by what the data determines."""
+    """Return the environment, completed by the clients and the batch size of the data."""
     dataset = loaded.dataset
     split = loaded.split
     if split is not None:
@@ -598,11 +658,37 @@ def _own_task(
 
 def _check_targets(dataset: Dataset, loss: Loss | None) -> None:
     targets = dataset.train_labels
-    if loss is None and targets.ndim == 1 and targets.dtype.kind not in "iu":
+    if loss is not None:
+        return
+    # Floats of several columns can be shares of the classes.
+    is_column = targets.ndim == 2 and targets.shape[1] == 1
+    if is_column and targets.dtype.kind in "iu":
+        raise ValueError(
+            f"the default loss, cross-entropy, needs class numbers of shape ({len(targets)},), but"
+            f" the targets have shape {targets.shape}; use targets.squeeze(1)"
+        )
+    if (is_column or targets.ndim == 1) and targets.dtype.kind not in "iu":
         raise ValueError(
             f"the default loss, cross-entropy, needs class numbers, but the targets are"
             f" {targets.dtype}; pass a loss, for example loss=torch.nn.functional.mse_loss"
         )
+
+
+def _check_evaluation(federation: Federation, dataset: Dataset) -> None:
+    """Check model, loss and metrics on test examples, before a simulation is returned."""
+    examples = federation.test_examples
+    targets = (dataset.train_labels, dataset.test_labels)
+    limits = None
+    if all(part.dtype.kind in "iu" for part in targets):
+        limits = (
+            min(int(part.min(where=part != _IGNORED, initial=0)) for part in targets),
+            max(int(part.max()) for part in targets),
+        )
+    try:
+        federation.model.check_batch(*next(examples.chunks(2)), limits)
+    except ValueError:
+        # Some metrics need more examples, such as an area under a curve.
+        federation.model.check_batch(*next(examples.chunks(1000)), limits)
 
 
 def _or_default(value: float | None, default: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 from fedtern.runs import Evaluation, RunDirectory
@@ -42,7 +42,7 @@ def train_federation(
     ended: Callable[[], bool] = lambda: False,
     progress: Callable[[Federation], None] = lambda _: None,
     checkpointed: Callable[[Path], None] = lambda _: None,
-) -> Iterator[Evaluation]:
+) -> Generator[Evaluation, None, None]:
     """Train a federation to the end, and write its run directory if it has one.
 
     Args:
@@ -71,7 +71,12 @@ def train_federation(
                 evaluated = found.iteration
                 _record(run, found)
                 yield found
-            progress(federation)
+            try:
+                progress(federation)
+            except BaseException:  # between two rounds, so that the state can be saved
+                if run is not None and federation.resumable:
+                    _save(run, federation)
+                raise
             if run is not None and federation.resumable and time.monotonic() - saved > pause:
                 pause = max(checkpoint_seconds, _save(run, federation) / _CHECKPOINT_SHARE)
                 saved = time.monotonic()

@@ -14,12 +14,13 @@ import pickle
 import selectors
 import signal
 import struct
+import traceback
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import islice
+from itertools import count, islice
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
@@ -210,7 +211,7 @@ def work(
                 local.model.load_buffers(model.buffers())
                 result = evaluate_share(local, *arguments[:2])
         except Exception as error:
-            result = _picklable(error)
+            result = _picklable(error, traceback.format_exc())
         try:
             replies.send(_Reply(number, count, result))
         except OSError:
@@ -256,17 +257,26 @@ def _vector(vectors: SharedVectors, index: int) -> Vector | None:
 def evaluate_share(local: LocalTraining, share: int, shares: int) -> list[ChunkResult]:
     """Evaluate one of several shares of the test examples."""
     return [
-        ChunkResult(share + i * shares, local.model.evaluate_batch(*batch))
-        for i, batch in enumerate(local.test_examples.chunks(_TEST_CHUNK, share, shares))
+        ChunkResult(number, local.model.evaluate_batch(*batch, number=number))
+        for number, batch in zip(
+            count(share, shares),
+            local.test_examples.chunks(_TEST_CHUNK, share, shares),
+            strict=False,
+        )
     ]
 
 
-def _picklable(error: Exception) -> Exception:
-    """Return the error, or one with its text if it cannot be pickled."""
+def _picklable(error: Exception, trace: str) -> Exception:
+    """Return the error, or one with its text if it cannot be pickled, with the trace as a note."""
     try:
         copy: Exception = pickle.loads(pickle.dumps(error))
     except Exception:
-        return FedternError(f"{type(error).__name__}: {error}")
+        copy = FedternError(f"{type(error).__name__}: {error}")
+    # A pickled error has no traceback, which is where a user finds the line of a model or loss.
+    copy.add_note(
+        f"Traceback in the worker process (workers=0 trains in this process, for a debugger):\n"
+        f"{trace}"
+    )
     return copy
 
 
@@ -505,7 +515,8 @@ class ParallelTraining:
         worker.process.join(1)
         return FedternError(
             f"A worker process died (exit code {worker.process.exitcode}); the memory may be too"
-            f" small for {len(self._workers)} workers: continue with --workers 0"
+            f" small for {len(self._workers)} workers: continue with --workers 0, in"
+            " Python workers=0"
         )
 
     def close(self) -> None:
