@@ -587,11 +587,11 @@ def _give_model_back(strategy: object, arrays: ArrayRecord) -> None:
     Its own result contains what the last broadcast left out, which the server adds in the next one:
     a strategy that continued from its own result would count it twice.
     """
-    inner: object = strategy
+    inner: Any = strategy
     while inner is not None:
         # FedAvgM keeps a record; the other strategies of Flower take the given arrays themselves.
-        if isinstance(vars(inner).get("current_arrays"), ArrayRecord):
-            vars(inner)["current_arrays"] = arrays
+        if isinstance(getattr(inner, "current_arrays", None), ArrayRecord):
+            inner.current_arrays = arrays
         inner = getattr(inner, "strategy", None)
 
 
