@@ -128,7 +128,10 @@ OTHERS = nn.Linear(2, 2)
         (torch.optim.SparseAdam, "optimiser SparseAdam cannot be used"),
         (lambda p: InGroups(p, 0.1), "state of optimiser InGroups cannot .* parameter groups"),
         (lambda p: WithList(p, 0.1), "state of optimiser WithList .* 'history' is a list, not a"),
-        (lambda p: WithGlobal(p, 0.1), "optimiser WithGlobal .* 'everything', which is not a param"),
+        (
+            lambda p: WithGlobal(p, 0.1),
+            "optimiser WithGlobal .* 'everything', which is not a param",
+        ),
         (lambda p: torch.optim.Adam, "must be a function that makes a torch optimiser.* returned"),
         (lambda p: torch.optim.Adam(OTHERS.parameters()), "must use the parameters that it is"),
     ],
