@@ -9,7 +9,7 @@ setup(
     ext_modules=[
         Extension(
             "fedtern.core.kernels.compiled",
-            ["native/kernels.c", "native/python_module.c"],
+            ["native/kernels.c", "native/adaptive.c", "native/python_module.c"],
             depends=["native/fedtern.h"],
             include_dirs=["native"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")],

@@ -238,6 +238,10 @@ struct head {
     uint8_t kind;
     const uint8_t *stamp;
     uint32_t round;
+    /* Catch-ups of version 2. */
+    uint8_t addressed;
+    int refusal;                /* code for a message that this client must not apply */
+    const uint8_t *since_stamp; /* before a model; or NULL */
 };
 
 /*
@@ -249,13 +253,18 @@ static int open_message(const ft_device *client, const uint8_t *data, size_t len
 {
     if (length < FRAME || data[0] != MAGIC)
         return FT_DEVICE_BAD_MESSAGE;
-    if (data[1] >> 4 != FT_DEVICE_FORMAT)
+    /* Only catch-ups have a second version. */
+    const int addressed = data[1] == (2 << 4 | CATCH_UP) && kinds >> CATCH_UP & 1;
+    if (data[1] >> 4 != FT_DEVICE_FORMAT && !addressed)
         return FT_DEVICE_OTHER_VERSION;
     if (length > LONGEST_MESSAGE)
         return FT_DEVICE_UNSUPPORTED;
     if (crc32_add(0, data, length - CRC) != load_u32(data + length - CRC))
         return FT_DEVICE_BAD_MESSAGE;
     head->kind = data[1] & 15;
+    head->addressed = (uint8_t)addressed;
+    head->refusal = FT_DEVICE_OK;
+    head->since_stamp = NULL;
     if (!(kinds >> head->kind & 1) || length < FRAME + sizeof client->terms)
         return FT_DEVICE_BAD_MESSAGE;
     if (memcmp(data + 2, client->terms, 3))
@@ -266,6 +275,8 @@ static int open_message(const ft_device *client, const uint8_t *data, size_t len
         return FT_DEVICE_BAD_MESSAGE;
     head->stamp = data + 8;
     head->round = load_u32(data + 11);
+    if (head->round > 0xfffffffeu - (head->kind == BROADCAST))
+        return FT_DEVICE_BAD_MESSAGE;
     in->at = data + 2 + HEAD;
     in->end = data + length - CRC;
     in->bad = 0;
@@ -804,6 +815,16 @@ static int next_broadcast(const ft_device *client, struct reader *in, int64_t ro
     return read_broadcast(client, broadcast, &inner);
 }
 
+/* Check what follows from the head and from `stamp`, that of the target round. Returns a code. */
+static int check_target(const ft_device *client, const struct head *head, const uint8_t *stamp)
+{
+    if (head->refusal != FT_DEVICE_OK)
+        return head->refusal;
+    if (head->round == client->round && memcmp(stamp, client->stamp, STAMP))
+        return FT_DEVICE_OTHER_HISTORY;
+    return FT_DEVICE_OK;
+}
+
 static int receive_replay(ft_device *client, const struct head *head, int64_t since,
                           struct reader *in, ft_device_event *event)
 {
@@ -824,8 +845,9 @@ static int receive_replay(ft_device *client, const struct head *head, int64_t si
     }
     if (in->bad || bytes_left(in))
         return FT_DEVICE_BAD_MESSAGE;
-    if (head->round <= client->round)
-        return FT_DEVICE_OK;
+    int code = check_target(client, head, stamp);
+    if (code != FT_DEVICE_OK || head->round <= client->round)
+        return code;
     if (since > client->round)
         return FT_DEVICE_MISSED_ROUNDS;
     if (other_history)
@@ -864,10 +886,10 @@ static int receive_sum(ft_device *client, const struct head *head, int64_t since
     struct payload payload;
     const uint8_t *next_stamp = take(in, STAMP);
     int code = open_sum(client, &payload, in);
-    if (code != FT_DEVICE_OK)
+    if (code == FT_DEVICE_OK)
+        code = check_target(client, head, next_stamp);
+    if (code != FT_DEVICE_OK || head->round <= client->round)
         return code;
-    if (head->round <= client->round)
-        return FT_DEVICE_OK;
     if (since != client->round)
         return FT_DEVICE_MISSED_ROUNDS;
     if (!follows(client, head))
@@ -895,12 +917,14 @@ static int receive_model(ft_device *client, const struct head *head, int64_t sin
         code = FT_DEVICE_UNSUPPORTED;
     else if (code == FT_DEVICE_OK && more)
         code = open_payload(client, &payload, in, SIGN_COUNTS, 0);
-    if (code != FT_DEVICE_OK)
+    if (code == FT_DEVICE_OK)
+        code = check_target(client, head, head->stamp);
+    if (code != FT_DEVICE_OK || head->round <= client->round)
         return code;
-    if (head->round <= client->round)
-        return FT_DEVICE_OK;
     if (since != client->round)
         return FT_DEVICE_MISSED_ROUNDS;
+    if (head->since_stamp && memcmp(head->since_stamp, client->stamp, STAMP))
+        return FT_DEVICE_OTHER_HISTORY;
     settle(client, counted, event);
     for (uint32_t i = 0; i < client->size; i++)
         client->weights[i] = load_float(values + 1 + 4 * (size_t)i);
@@ -1031,10 +1055,10 @@ static int receive_initial(ft_device *client, const struct head *head, struct re
         code = open_sum(client, &payload, in);
     else if (code == FT_DEVICE_OK && bytes_left(in))
         code = FT_DEVICE_BAD_MESSAGE;
-    if (code != FT_DEVICE_OK)
+    if (code == FT_DEVICE_OK)
+        code = check_target(client, head, head->stamp);
+    if (code != FT_DEVICE_OK || head->round <= client->round)
         return code;
-    if (head->round <= client->round)
-        return FT_DEVICE_OK;
     if (client->round != -1)
         return FT_DEVICE_MISSED_ROUNDS;
     set_initial(client, &initial);
@@ -1052,16 +1076,40 @@ static int receive_initial(ft_device *client, const struct head *head, struct re
     return FT_DEVICE_OK;
 }
 
-static int receive_catch_up(ft_device *client, const struct head *head, struct reader *in,
+/* Whether an earlier upload has left something that the client could send twice. */
+static int has_unsent_values(const ft_device *client)
+{
+    if (client->pending)
+        return 1;
+    for (uint32_t i = 0; client->residual && i < client->size; i++)
+        if (get_residual(client->residual[i]) != 0)
+            return 1;
+    return 0;
+}
+
+static int receive_catch_up(ft_device *client, struct head *head, struct reader *in,
                             ft_device_event *event)
 {
+    uint64_t addressee = head->addressed ? take_varint(in) : client->client_id;
     uint64_t lag = take_varint(in);
+    int uploaded_later = head->addressed ? (int)(lag >> 3 & 1) : 0;
+    if (head->addressed)
+        lag = lag >> 4 << 3 | (lag & 7);
     int mode = (int)(lag & 3);
     int counted = (int)(lag >> 2 & 1);
     int64_t since = (int64_t)head->round - (int64_t)(lag >> 3);
     if (in->bad || since < (mode == MODEL || mode == INITIAL ? -1 : 0) ||
-        (mode == INITIAL && since >= 0) || (counted && (mode == REPLAY || since < 0)))
+        (mode == INITIAL && since >= 0) || (counted && (mode == REPLAY || since < 0)) ||
+        (uploaded_later && (counted || since < 0)))
         return FT_DEVICE_BAD_MESSAGE;
+    if (head->addressed && mode == MODEL && since >= 0)
+        head->since_stamp = take(in, STAMP);
+    if (in->bad)
+        return FT_DEVICE_BAD_MESSAGE;
+    if (addressee != client->client_id)
+        head->refusal = FT_DEVICE_MISDELIVERED;
+    else if (uploaded_later && since == client->round && has_unsent_values(client))
+        head->refusal = FT_DEVICE_OLD_COPY;
     event->leads_to = head->round;
     if (mode == REPLAY)
         return receive_replay(client, head, since, in, event);
@@ -1460,6 +1508,8 @@ const char *ft_device_describe(int code)
         "a value is not finite or too large to be sent",
         "the upload buffer is too small",
         "invalid argument",
+        "catch-up for another client",
+        "the client was restored from an old copy: join again without weights",
     };
     const int last = (int)(sizeof texts / sizeof *texts) - 1;
     return code <= 0 && -code <= last ? texts[-code] : "unknown code";

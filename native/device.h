@@ -115,7 +115,12 @@ enum ft_device_code {
     /* The upload buffer is too small; see ft_device_upload_room. */
     FT_DEVICE_NO_ROOM = -11,
     /* A field of the client or an argument is invalid or missing. */
-    FT_DEVICE_BAD_ARGUMENT = -12
+    FT_DEVICE_BAD_ARGUMENT = -12,
+    /* The catch-up is for another client (MisdeliveredMessage). */
+    FT_DEVICE_MISDELIVERED = -13,
+    /* The server has counted an upload to a later round than the client's: the client was restored
+     * from an old copy (RemoteProtocolError). Join again with ft_device_join. */
+    FT_DEVICE_OLD_COPY = -14
 };
 
 /* How a message took the client from one round to a later one. */

@@ -24,8 +24,8 @@ extern "C" {
 #endif
 
 #define FT_VERSION_MAJOR 1
-#define FT_VERSION_MINOR 1
-#define FT_VERSION "1.1"
+#define FT_VERSION_MINOR 2
+#define FT_VERSION "1.2"
 
 /* Readable bytes that must follow a bit stream that is read a word at a time. */
 #define FT_SPARE 8
@@ -79,6 +79,37 @@ int64_t ft_encode_gaps(const int64_t *positions, int64_t count, int width, uint8
  */
 int64_t ft_decode_gaps(const uint8_t *remainders, const uint8_t *quotients, int64_t unary_bits,
                        int width, int64_t size, int64_t *positions, int64_t count);
+
+/* ---- Adaptive coding of positions and small integers ------------------------------------------ */
+
+/*
+ * Positions as binary decisions of a range coder whose probabilities adapt to the rows and columns
+ * of each tensor. Integers only, so every platform writes the same bytes.
+ *
+ *   positions   strictly ascending, below ends[tensors - 1]
+ *   magnitudes  one number from 1 to `largest` for each position; unused if `largest` is 1
+ *   ends        one past the last position of each tensor
+ *   rows        the length of each tensor's first axis, a divisor of its size; 1 for a vector
+ *   scratch     ft_adaptive_scratch(ends, rows, tensors) numbers
+ */
+
+/* Numbers that the functions below need as scratch memory. */
+int64_t ft_adaptive_scratch(const int64_t *ends, const int64_t *rows, int64_t tensors);
+
+/* Returns the length of the stream, or -1 if it is longer than `room` or the input is not valid. */
+int64_t ft_encode_adaptive(const int64_t *positions, const int32_t *magnitudes, int64_t count,
+                           int32_t largest, const int64_t *ends, const int64_t *rows,
+                           int64_t tensors, uint32_t *scratch, uint8_t *out, int64_t room);
+
+/*
+ * Read a stream of `size` bytes, which must be the whole of it. Returns `size`, or -1 if the stream
+ * is not one of `count` positions and magnitudes. Takes time proportional to count plus the number
+ * of tensors and their rows.
+ */
+int64_t ft_decode_adaptive(const uint8_t *data, int64_t size, int64_t *positions,
+                           int32_t *magnitudes, int64_t count, int32_t largest,
+                           const int64_t *ends, const int64_t *rows, int64_t tensors,
+                           uint32_t *scratch);
 
 /* ---- Levels of fixed width -------------------------------------------------------------------- */
 

@@ -66,13 +66,21 @@ static uint64_t get_bits(const uint8_t *data, int64_t at, int width)
 
 /* ---- Selection ------------------------------------------------------------------------------ */
 
+#if defined(__GNUC__) || defined(__clang__)
+#define FT_INLINE static inline __attribute__((always_inline))
+#else
+#define FT_INLINE static inline
+#endif
+
 /*
  * Bit i of the result: the magnitude of x[i] reaches the threshold, for 64 values. y is added to x
- * first unless it is NULL. This is the one loop that every value of a model goes through.
+ * first unless it is NULL. Every value of a model goes through this function. Each instruction set
+ * has a version of it, which is inlined into a loop of its own: a call per block costs a fifth of
+ * the time.
  */
 typedef uint64_t (*reaching_function)(float *x, const float *y, int32_t threshold);
 
-static uint64_t reaching_portable(float *x, const float *y, int32_t threshold)
+FT_INLINE uint64_t reaching_portable(float *x, const float *y, int32_t threshold)
 {
     uint64_t word = 0;
     if (y)
@@ -84,8 +92,8 @@ static uint64_t reaching_portable(float *x, const float *y, int32_t threshold)
 }
 
 #ifdef FT_X86
-__attribute__((target("avx2"))) static uint64_t reaching_avx2(float *x, const float *y,
-                                                              int32_t threshold)
+__attribute__((target("avx2"))) FT_INLINE uint64_t reaching_avx2(float *x, const float *y,
+                                                                 int32_t threshold)
 {
     const __m256i magnitude = _mm256_set1_epi32(MAGNITUDE);
     const __m256i below = _mm256_set1_epi32(threshold - 1);
@@ -103,8 +111,8 @@ __attribute__((target("avx2"))) static uint64_t reaching_avx2(float *x, const fl
     return word;
 }
 
-__attribute__((target("avx512f"))) static uint64_t reaching_avx512(float *x, const float *y,
-                                                                   int32_t threshold)
+__attribute__((target("avx512f"))) FT_INLINE uint64_t reaching_avx512(float *x, const float *y,
+                                                                      int32_t threshold)
 {
     const __m512i magnitude = _mm512_set1_epi32(MAGNITUDE);
     const __m512i least = _mm512_set1_epi32(threshold);
@@ -122,29 +130,6 @@ __attribute__((target("avx512f"))) static uint64_t reaching_avx512(float *x, con
 }
 #endif
 
-static reaching_function best_reaching(void)
-{
-#ifdef FT_X86
-    if (__builtin_cpu_supports("avx512f"))
-        return reaching_avx512;
-    if (__builtin_cpu_supports("avx2"))
-        return reaching_avx2;
-#endif
-    return reaching_portable;
-}
-
-const char *ft_instruction_set(void)
-{
-    reaching_function best = best_reaching();
-#ifdef FT_X86
-    if (best == reaching_avx512)
-        return "avx512";
-    if (best == reaching_avx2)
-        return "avx2";
-#endif
-    return best == reaching_portable ? "portable" : "unknown";
-}
-
 /* The candidates that a selection has collected so far. */
 struct candidates {
     int64_t *positions;
@@ -160,97 +145,211 @@ static void collect(struct candidates *found, int64_t position, float value)
     found->count++;
 }
 
-/* Collect from `at` on until there might be no room for another block; return the next position. */
-static int64_t scan(float *x, const float *y, int64_t size, int64_t at, int32_t threshold,
-                    struct candidates *found, reaching_function reaching)
+/* Values between two collections of candidates: 16 KiB, so that they are still in the cache. */
+#define FT_CHUNK (64 * FT_BLOCK)
+
+/*
+ * Collect from whole blocks, from `at` on, until there might be no room for another block; return
+ * the next position. `reaching` is a constant in every call, so that compilers inline it.
+ */
+FT_INLINE int64_t scan_blocks(float *x, const float *y, int64_t size, int64_t at,
+                              int32_t threshold, struct candidates *found,
+                              reaching_function reaching)
 {
     const int64_t full = found->room - FT_BLOCK;
     int64_t *positions = found->positions;
-    float *values = found->values;
     int64_t count = found->count;
     while (at + FT_BLOCK <= size && count <= full) {
-        uint64_t hits = reaching(x + at, y ? y + at : NULL, threshold);
-        /* The first is always written and only kept if there is one: no branch to mispredict. */
-        int64_t place = at + (trailing_zeros(hits) & (FT_BLOCK - 1));
-        positions[count] = place;
-        values[count] = x[place];
-        count += hits != 0;
-        hits &= hits - 1;
-        while (hits) {
-            place = at + trailing_zeros(hits);
-            positions[count] = place;
-            values[count] = x[place];
-            count++;
+        const int64_t before = count;
+        const int64_t stop = size - at < FT_CHUNK ? size : at + FT_CHUNK;
+        while (at + FT_BLOCK <= stop && count <= full) {
+            uint64_t hits = reaching(x + at, y ? y + at : NULL, threshold);
+            /* The first is always written and only kept if there is one: no branch to mispredict. */
+            positions[count] = at + (trailing_zeros(hits) & (FT_BLOCK - 1));
+            count += hits != 0;
             hits &= hits - 1;
+            while (hits) {
+                positions[count] = at + trailing_zeros(hits);
+                count++;
+                hits &= hits - 1;
+            }
+            at += FT_BLOCK;
         }
-        at += FT_BLOCK;
+        /* In a loop of their own: a value that was just stored as part of a vector is slow to load. */
+        for (int64_t i = before; i < count; i++)
+            found->values[i] = x[positions[i]];
     }
     found->count = count;
-    if (count <= full)
-        for (; at < size; at++) {
-            if (y)
-                x[at] += y[at];
-            if (magnitude_bits(x[at]) >= threshold)
-                collect(found, at, x[at]);
-        }
     return at;
 }
 
-/* The bits of the k-th largest magnitude among the candidates, eleven bits at a time. */
-static int32_t kth_magnitude(const struct candidates *found, int64_t k, int64_t *counters)
-{
-    int32_t known = 0;
-    int64_t rank = k;
-    for (int shift = 22; shift >= 0; shift -= 11) {
-        memset(counters, 0, FT_SELECT_SCRATCH * sizeof *counters);
-        for (int64_t i = 0; i < found->count; i++) {
-            int32_t bits = magnitude_bits(found->values[i]);
-            /* 31 bits: no bits are left above the first digit. */
-            int32_t above = shift == 22 ? 0 : bits >> (shift + 11);
-            counters[(bits >> shift) & 2047] += above == known;
-        }
-        int32_t digit = 2047;
-        while (rank > counters[digit])
-            rank -= counters[digit--];
-        known = (known << 11) | digit;
+typedef int64_t (*scan_function)(float *x, const float *y, int64_t size, int64_t at,
+                                 int32_t threshold, struct candidates *found);
+
+/* One version with and one without a vector to add: compilers then drop the test from the loop. */
+#define FT_SCAN(name, target, reaching)                                                           \
+    target static int64_t name(float *x, const float *y, int64_t size, int64_t at,                \
+                               int32_t threshold, struct candidates *found)                       \
+    {                                                                                             \
+        if (y)                                                                                    \
+            return scan_blocks(x, y, size, at, threshold, found, reaching);                       \
+        return scan_blocks(x, NULL, size, at, threshold, found, reaching);                        \
     }
-    return known;
+
+FT_SCAN(scan_portable, , reaching_portable)
+#ifdef FT_X86
+/* With BMI, finding and clearing the lowest hit takes one instruction each. */
+FT_SCAN(scan_avx2, __attribute__((target("avx2,bmi"))), reaching_avx2)
+FT_SCAN(scan_avx512, __attribute__((target("avx512f,bmi"))), reaching_avx512)
+#endif
+
+static scan_function best_scan(void)
+{
+#ifdef FT_X86
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("bmi"))
+        return scan_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi"))
+        return scan_avx2;
+#endif
+    return scan_portable;
 }
 
-/* Move the k largest candidates to the front, in their order. */
-static void keep_largest(struct candidates *found, int32_t least, int64_t k)
+const char *ft_instruction_set(void)
+{
+    scan_function best = best_scan();
+#ifdef FT_X86
+    if (best == scan_avx512)
+        return "avx512";
+    if (best == scan_avx2)
+        return "avx2";
+#endif
+    return best == scan_portable ? "portable" : "unknown";
+}
+
+/* Collect from single values. */
+static int64_t scan_values(float *x, const float *y, int64_t end, int64_t at, int32_t threshold,
+                           struct candidates *found)
+{
+    for (; at < end; at++) {
+        if (y)
+            x[at] += y[at];
+        if (magnitude_bits(x[at]) >= threshold)
+            collect(found, at, x[at]);
+    }
+    return at;
+}
+
+/* Collect from `at` on until there might be no room for another block; return the next position. */
+static int64_t scan(float *x, const float *y, int64_t size, int64_t at, int32_t threshold,
+                    struct candidates *found, scan_function scan_whole_blocks)
+{
+    const int64_t full = found->room - FT_BLOCK;
+    /* Stores that cross a cache line take twice the time, so the blocks start at a line of 64 bytes
+     * (in units of values, as vectors are aligned to their values). */
+    int64_t behind = (int64_t)(((uintptr_t)(x + at) / sizeof *x) % 16);
+    if (behind && size - at >= FT_BLOCK && found->count <= full)
+        at = scan_values(x, y, at + 16 - behind, at, threshold, found);
+    at = scan_whole_blocks(x, y, size, at, threshold, found);
+    if (found->count <= full)
+        at = scan_values(x, y, size, at, threshold, found);
+    return at;
+}
+
+/* The largest magnitude among the candidates, as bits, at least `low`. */
+static int32_t largest_magnitude(const struct candidates *found, int32_t low)
+{
+    int32_t high = low;
+    for (int64_t i = 0; i < found->count; i++) {
+        int32_t bits = magnitude_bits(found->values[i]);
+        high = bits > high ? bits : high;
+    }
+    return high;
+}
+
+/* Move the candidates of at least a magnitude to the front, in their order. */
+static void keep_reaching(struct candidates *found, int32_t least)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < found->count; i++) {
+        int64_t position = found->positions[i];
+        float value = found->values[i];
+        found->positions[kept] = position;
+        found->values[kept] = value;
+        kept += magnitude_bits(value) >= least;
+    }
+    found->count = kept;
+}
+
+/* Drop candidates of a magnitude, the last ones first, until k are left. */
+static void drop_ties(struct candidates *found, int32_t magnitude, int64_t k)
 {
     int64_t ties = k;
     int64_t kept = 0;
     for (int64_t i = 0; i < found->count; i++)
-        ties -= magnitude_bits(found->values[i]) > least;
+        ties -= magnitude_bits(found->values[i]) != magnitude;
     for (int64_t i = 0; i < found->count; i++) {
-        int32_t bits = magnitude_bits(found->values[i]);
-        int tie = bits == least;
+        int tie = magnitude_bits(found->values[i]) == magnitude;
         found->positions[kept] = found->positions[i];
         found->values[kept] = found->values[i];
-        kept += (bits > least) + (tie && ties > 0);
+        kept += !tie || ties > 0;
         ties -= tie;
     }
-    found->count = k;
+    found->count = kept;
+}
+
+/*
+ * Keep the k largest of more than k candidates, none of which is below `low`; return a magnitude
+ * that all of them reach.
+ *
+ * Each pass divides the interval that holds the k-th largest magnitude into at most 2,048 parts,
+ * counts the candidates in each, and drops those below the part of the k-th. The first interval is
+ * that of the candidates, so that they spread over many counters: one or two passes suffice.
+ */
+static int32_t keep_largest(struct candidates *found, int64_t k, int32_t low, int64_t *counters)
+{
+    int32_t high = largest_magnitude(found, low);
+    int64_t rank = k; /* among the candidates up to `high` */
+    while (found->count > k && low < high) {
+        uint32_t span = (uint32_t)(high - low);
+        int shift = 0;
+        while (span >> shift >= FT_SELECT_SCRATCH)
+            shift++;
+        memset(counters, 0, ((span >> shift) + 1) * sizeof *counters);
+        for (int64_t i = 0; i < found->count; i++) {
+            uint32_t above = (uint32_t)(magnitude_bits(found->values[i]) - low);
+            if (above <= span)
+                counters[above >> shift]++;
+        }
+        uint32_t part = span >> shift;
+        while (rank > counters[part])
+            rank -= counters[part--];
+        uint32_t first = part << shift;
+        uint32_t last = first + ((uint32_t)1 << shift) - 1;
+        high = low + (int32_t)(last < span ? last : span);
+        low += (int32_t)first;
+        keep_reaching(found, low);
+    }
+    if (found->count > k) /* several are equal to the k-th */
+        drop_ties(found, low, k);
+    return low;
 }
 
 int64_t ft_select(float *x, const float *y, int64_t size, int64_t k, int32_t threshold,
                   int64_t *positions, float *values, int64_t room, int64_t *scratch)
 {
     struct candidates found = {positions, values, 0, room};
-    reaching_function reaching = best_reaching();
+    scan_function scan_whole_blocks = best_scan();
     int64_t at = 0;
+    int32_t least = threshold; /* no candidate is smaller */
     if (k < 1) {
         for (int64_t i = 0; y && i < size; i++)
             x[i] += y[i];
         return 0;
     }
     for (;;) {
-        at = scan(x, y, size, at, threshold, &found, reaching);
+        at = scan(x, y, size, at, threshold, &found, scan_whole_blocks);
         if (found.count > k) {
-            int32_t least = kth_magnitude(&found, k, scratch);
-            keep_largest(&found, least, k);
+            least = keep_largest(&found, k, least, scratch);
             /* An equal magnitude further on would lose to the ones already found. */
             threshold = least < MAGNITUDE ? least + 1 : MAGNITUDE;
         }
@@ -261,18 +360,13 @@ int64_t ft_select(float *x, const float *y, int64_t size, int64_t k, int32_t thr
 
 int64_t ft_first_reaching(const float *x, int64_t size, int32_t threshold)
 {
-    reaching_function reaching = best_reaching();
-    int64_t at = 0;
-    for (; at + FT_BLOCK <= size; at += FT_BLOCK) {
-        /* Without a vector to add, nothing is written to x. */
-        uint64_t hits = reaching((float *)(uintptr_t)(x + at), NULL, threshold);
-        if (hits)
-            return at + trailing_zeros(hits);
-    }
-    for (; at < size; at++)
-        if (magnitude_bits(x[at]) >= threshold)
-            return at;
-    return -1;
+    /* Room for one block: the scan stops after the first block with a hit. */
+    int64_t positions[FT_BLOCK];
+    float values[FT_BLOCK];
+    struct candidates found = {positions, values, 0, FT_BLOCK};
+    /* Without a vector to add, nothing is written to x. */
+    scan((float *)(uintptr_t)x, NULL, size, 0, threshold, &found, best_scan());
+    return found.count ? positions[0] : -1;
 }
 
 /* ---- Golomb-coded positions ------------------------------------------------------------------- */

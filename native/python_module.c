@@ -158,8 +158,9 @@ static PyObject *encode_gaps(PyObject *self, arguments args, Py_ssize_t count)
         last = positions[i];
     }
     CHECK(ascending, "positions must be strictly increasing");
-    CHECK(8 * quotients_length >= (positions_length ? last >> width : 0) + positions_length,
-          "quotients are too short");
+    /* The quotients of the gaps add up to at most the quotient of their sum. */
+    int64_t quotients_sum = positions_length ? (last + 1 - positions_length) >> width : 0;
+    CHECK(8 * quotients_length >= quotients_sum + positions_length, "quotients are too short");
     int64_t bits;
     UNLOCKED(bits = ft_encode_gaps(positions, positions_length, (int)width, remainders,
                                    quotients));
@@ -183,6 +184,85 @@ static PyObject *decode_gaps(PyObject *self, arguments args, Py_ssize_t count)
     int64_t used;
     UNLOCKED(used = ft_decode_gaps(remainders, quotients, unary_bits, (int)width, size, positions,
                                    positions_length));
+    return PyLong_FromLongLong(used);
+}
+
+/* Whether tensors follow each other and each has whole rows. */
+static int is_layout(const int64_t *ends, const int64_t *rows, int64_t tensors)
+{
+    int64_t first = 0;
+    for (int64_t i = 0; i < tensors; i++) {
+        int64_t size = ends[i] - first;
+        if (size < 0 || rows[i] < 0 || (rows[i] == 0 && size) || (rows[i] && size % rows[i]))
+            return 0;
+        first = ends[i];
+    }
+    return 1;
+}
+
+static PyObject *adaptive_scratch(PyObject *self, arguments args, Py_ssize_t count)
+{
+    ARGUMENTS(2);
+    READ(int64_t, ends, 0);
+    READ(int64_t, rows, 1);
+    CHECK(ends_length == rows_length && is_layout(ends, rows, ends_length),
+          "ends and rows are not those of tensors");
+    int64_t length;
+    UNLOCKED(length = ft_adaptive_scratch(ends, rows, ends_length));
+    return PyLong_FromLongLong(length);
+}
+
+static PyObject *encode_adaptive(PyObject *self, arguments args, Py_ssize_t count)
+{
+    ARGUMENTS(7);
+    READ(int64_t, positions, 0);
+    READ(int32_t, magnitudes, 1);
+    NUMBER(largest, 2);
+    READ(int64_t, ends, 3);
+    READ(int64_t, rows, 4);
+    WRITE(uint32_t, scratch, 5);
+    WRITE(uint8_t, out, 6);
+    CHECK(ends_length == rows_length && is_layout(ends, rows, ends_length),
+          "ends and rows are not those of tensors");
+    CHECK(scratch_length >= ft_adaptive_scratch(ends, rows, ends_length), "scratch is too short");
+    CHECK(largest >= 1 && largest <= INT32_MAX, "largest must be in [1, 2**31)");
+    CHECK(largest == 1 || magnitudes_length == positions_length,
+          "positions and magnitudes must have the same length");
+    int64_t last = -1;
+    int valid = 1;
+    for (int64_t i = 0; i < positions_length; i++) {
+        valid &= positions[i] > last;
+        last = positions[i];
+    }
+    for (int64_t i = 0; largest > 1 && i < magnitudes_length; i++)
+        valid &= magnitudes[i] >= 1 && magnitudes[i] <= largest;
+    CHECK(valid && last < (ends_length ? ends[ends_length - 1] : 0),
+          "positions must be strictly increasing and magnitudes in range");
+    int64_t bytes;
+    UNLOCKED(bytes = ft_encode_adaptive(positions, magnitudes, positions_length, (int32_t)largest,
+                                        ends, rows, ends_length, scratch, out, out_length));
+    return PyLong_FromLongLong(bytes);
+}
+
+static PyObject *decode_adaptive(PyObject *self, arguments args, Py_ssize_t count)
+{
+    ARGUMENTS(7);
+    READ(uint8_t, data, 0);
+    WRITE(int64_t, positions, 1);
+    WRITE(int32_t, magnitudes, 2);
+    NUMBER(largest, 3);
+    READ(int64_t, ends, 4);
+    READ(int64_t, rows, 5);
+    WRITE(uint32_t, scratch, 6);
+    CHECK(ends_length == rows_length && is_layout(ends, rows, ends_length),
+          "ends and rows are not those of tensors");
+    CHECK(scratch_length >= ft_adaptive_scratch(ends, rows, ends_length), "scratch is too short");
+    CHECK(largest >= 1 && largest <= INT32_MAX, "largest must be in [1, 2**31)");
+    CHECK(largest == 1 || magnitudes_length == positions_length,
+          "positions and magnitudes must have the same length");
+    int64_t used;
+    UNLOCKED(used = ft_decode_adaptive(data, data_length, positions, magnitudes, positions_length,
+                                       (int32_t)largest, ends, rows, ends_length, scratch));
     return PyLong_FromLongLong(used);
 }
 
@@ -489,6 +569,9 @@ static PyMethodDef functions[] = {
     FUNCTION("first_reaching", first_reaching),
     FUNCTION("encode_gaps", encode_gaps),
     FUNCTION("decode_gaps", decode_gaps),
+    FUNCTION("adaptive_scratch", adaptive_scratch),
+    FUNCTION("encode_adaptive", encode_adaptive),
+    FUNCTION("decode_adaptive", decode_adaptive),
     FUNCTION("pack_levels", pack_levels),
     FUNCTION("unpack_levels", unpack_levels),
     FUNCTION("measure_levels", measure_levels),

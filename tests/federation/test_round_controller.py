@@ -521,3 +521,44 @@ def test_presence_is_recorded_for_a_limited_number_of_clients():
     for client in range(10):
         rounds.client_present(client)
     assert rounds.presence.available == [0, 1, 2]
+
+
+def test_a_silent_client_costs_one_deadline_in_the_first_ten_rounds():
+    federation = Federation(RoundPolicy(ALL_PRESENT, deadline=10)).start(range(4))
+    now, waits = 1.0, 0
+    for _ in range(10):
+        federation.upload(0, 1, 2)
+        finished = federation.rounds.tick(now)
+        if finished is None:
+            waits += 1
+            now += 10
+            finished = federation.rounds.tick(now)
+            assert finished.resting == {3: 9}
+        federation.rounds.client_present(3)  # it answers, but does not upload
+    assert waits == 1
+    assert federation.server.round == 10
+    assert 3 in federation.rounds.cohort  # it is selected again
+
+
+def test_a_client_that_leaves_and_comes_back_in_every_round_without_a_quorum_rests():
+    policy = RoundPolicy(Sample(size=2), deadline=10, quorum=2)
+    federation = Federation(policy).start([0, 1])
+    federation.upload(0)
+    federation.rounds.client_left(1)
+    assert federation.rounds.tick(5.0) is None
+    federation.rounds.client_present(1)
+    federation.rounds.client_present(2)
+    federation.rounds.client_left(1)
+    federation.rounds.client_present(0)
+    assert isinstance(federation.rounds.tick(11.0), RoundFinished)
+    federation.rounds.client_present(1)
+    assert federation.rounds.presence.eligible(1) == [0, 2]
+
+
+def test_a_client_that_is_unheard_of_since_a_reconnection_is_excused():
+    federation = Federation(RoundPolicy(ALL_PRESENT, deadline=10)).start([0, 1])
+    federation.rounds.connected(5.0)
+    federation.upload(0)
+    assert isinstance(federation.rounds.tick(15.0), RoundFinished)
+    federation.rounds.client_present(1)
+    assert federation.rounds.presence.eligible(1) == [0, 1]

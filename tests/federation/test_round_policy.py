@@ -35,6 +35,7 @@ def presence_of(*clients: int, max_clients: int = 100) -> Presence:
         ),
         (lambda: RoundPolicy(rounds=0), "rounds must be at least 1, got 0"),
         (lambda: RoundPolicy(grace=-1), "grace must not be negative, got -1"),
+        (lambda: RoundPolicy(rest=-1), "rest must not be negative, got -1"),
         (Sample, "pass either size or fraction, got size=None and fraction=None"),
         (
             lambda: Sample(size=2, fraction=0.5),
@@ -124,3 +125,73 @@ def test_clients_beyond_the_limit_are_ignored():
     presence = presence_of(0, 1, 2, max_clients=2)
     assert presence.available == [0, 1]
     assert presence.known == {0, 1}
+
+
+def test_a_client_that_never_uploads_rests_for_twice_as_long_each_time():
+    presence = presence_of(0, 1)
+    missed = []
+    for round in range(300):
+        if 1 in presence.eligible(round):
+            missed.append(round)
+            presence.deadline_missed(1, round, first_rest=9)
+            presence.add(1)  # any message
+    assert missed == [0, 10, 29, 66, 139, 284]
+
+
+def test_the_longest_rest_is_128_times_the_first():
+    presence = presence_of(0)
+    rests = [presence.deadline_missed(0, round, first_rest=2) for round in range(20)]
+    assert rests[:9] == [2, 4, 8, 16, 32, 64, 128, 256, 256]
+    assert max(rests) == 256
+
+
+def test_an_accepted_upload_ends_a_rest_and_excuses_one_missed_deadline():
+    presence = presence_of(0, 1)
+    presence.deadline_missed(1, 0, first_rest=9)
+    assert presence.eligible(1) == [0]
+    assert presence.count_resting(1) == 1
+    presence.upload_accepted(1)
+    assert presence.eligible(1) == [0, 1]
+    assert presence.count_resting(1) == 0
+    assert presence.deadline_missed(1, 2, first_rest=9) == 0
+    assert presence.eligible(3) == [0, 1]
+    assert presence.deadline_missed(1, 3, first_rest=9) == 9
+    assert presence.eligible(12) == [0]
+    assert presence.eligible(13) == [0, 1]
+
+
+def test_a_rest_survives_a_goodbye_and_a_new_connection():
+    presence = presence_of(0, 1)
+    presence.deadline_missed(1, 0, first_rest=9)
+    presence.remove(1)
+    presence.reset()
+    for client in (0, 1):
+        presence.add(client)
+    assert presence.eligible(5) == [0]
+    assert presence.available == [0, 1]
+
+
+def test_a_resting_client_counts_as_present_but_is_not_selected():
+    policy = RoundPolicy(quorum=2, min_clients=3)
+    presence = presence_of(0, 1, 2)
+    presence.deadline_missed(2, 0, policy.rest)
+    assert policy.choose(1, presence) == {0, 1}
+    assert policy.choose(10, presence) == {0, 1, 2}
+
+
+def test_resting_clients_are_selected_if_the_others_do_not_reach_the_quorum():
+    policy = RoundPolicy(Sample(fraction=1.0), quorum=2)
+    presence = presence_of(0, 1)
+    presence.deadline_missed(1, 0, policy.rest)
+    assert policy.choose(1, presence) == {0, 1}
+
+
+def test_without_rests_a_client_that_misses_deadlines_stays_eligible():
+    presence = presence_of(0)
+    assert [presence.deadline_missed(0, round, 0) for round in range(5)] == [0] * 5
+    assert presence.eligible(5) == [0]
+
+
+def test_missed_deadlines_are_recorded_for_a_limited_number_of_clients():
+    presence = presence_of(*range(10), max_clients=3)
+    assert [presence.deadline_missed(c, 0, 9) for c in range(5)] == [9, 9, 9, 0, 0]

@@ -15,6 +15,7 @@ from fedtern import (
     DecodeError,
     Layout,
     Method,
+    MisdeliveredMessage,
     MissedRounds,
     RemoteProtocolError,
     Snapshot,
@@ -46,6 +47,8 @@ CODES = {
     "NOT_FINITE": -10,
     "NO_ROOM": -11,
     "BAD_ARGUMENT": -12,
+    "MISDELIVERED": -13,
+    "OLD_COPY": -14,
 }
 EXCEPTIONS: dict[int, type[Exception]] = {
     CODES["BAD_MESSAGE"]: DecodeError,
@@ -53,6 +56,8 @@ EXCEPTIONS: dict[int, type[Exception]] = {
     CODES["OTHER_LAYOUT"]: RemoteProtocolError,
     CODES["OTHER_METHOD"]: RemoteProtocolError,
     CODES["OTHER_HISTORY"]: RemoteProtocolError,
+    CODES["OLD_COPY"]: RemoteProtocolError,
+    CODES["MISDELIVERED"]: MisdeliveredMessage,
     CODES["ALREADY_SENT"]: LocalProtocolError,
     CODES["NO_WEIGHTS"]: LocalProtocolError,
     CODES["NOT_FINITE"]: NonFiniteError,

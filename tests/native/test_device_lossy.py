@@ -60,7 +60,7 @@ class Schedule:
         given = self.rng.standard_normal(self.layout.size).astype(np.float32)
         initial = ("exact", "float16", "int8")[seed % 3]
         self.start = round_initial(given, self.layout, initial)
-        cache = self.rng.choice([0, 600, 5000, 100_000])
+        cache = self.rng.choice([0, 6000, 50_000, 400_000])
         self.server = Server(
             given, self.method, self.layout, initial=initial, cache_bytes=int(cache)
         )
@@ -279,6 +279,7 @@ def outcome(client: Client | Device, data: bytes) -> Received | tuple[type, int 
 def is_nested(catch_up: bytes) -> bool:
     """Whether a sum has the keys of its entries nested."""
     reader = Reader(catch_up[15:])
+    reader.varint()  # the addressee
     reader.varint()
     reader.take(STAMP_BYTES)
     return reader.byte() == 6 and reader.byte() & 4 > 0

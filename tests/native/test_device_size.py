@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "device-size"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "device-size"
+PAGE = ROOT / "docs" / "how-to" / "devices.md"
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, dict[str, int]]:
+    return measure("cortex-m4")
 
 
 def measure(cpu: str) -> dict[str, dict[str, int]]:
@@ -33,11 +41,21 @@ def measure(cpu: str) -> dict[str, dict[str, int]]:
     return rows
 
 
-def test_the_client_fits_a_cortex_m4():
-    rows = measure("cortex-m4")
+def test_the_client_fits_a_cortex_m4(rows):
     assert 4_000 < rows["stc"]["flash"] <= 16 * 1024
     assert 4_000 < rows["all methods"]["flash"] <= 16 * 1024
     for methods in ("stc", "signsgd", "sgd, fedavg", "all methods"):
         assert 500 < rows[methods]["RAM besides vectors"] <= 2048
     # Two vectors and little else.
     assert rows["100,000"]["total"] < 8 * 100_000 + 2048
+
+
+def test_the_guide_states_the_measured_sizes(rows):
+    table = PAGE.read_text().split("| Cortex-M4, bytes |")[1].split("\n\n")[0]
+    stated = re.findall(r"^\| (.+) \| ([\d,]+) \| ([\d,]+) \|$", table, flags=re.MULTILINE)
+    assert len(stated) == 5
+    for name, *numbers in stated:
+        row = rows[name.replace("`", "")]
+        measured = (row["flash"], row["RAM besides vectors"])
+        for number, size in zip(numbers, measured, strict=True):
+            assert int(number.replace(",", "")) == pytest.approx(size, rel=0.05)

@@ -14,12 +14,16 @@ from typing import Any
 
 from fedtern.core.codecs.golomb import golomb_width
 from fedtern.core.compressors import (
+    CosineTopK,
     RandomMask,
     RandomSubspace,
+    RotatedCentroids,
     ScaledSign,
     Sign,
     Sketch,
     SparseBinary,
+    SparsePalette,
+    SparseSteps,
     SparseTernary,
     SpectralAtoms,
     StochasticLevels,
@@ -31,6 +35,7 @@ from fedtern.core.compressors import (
 from fedtern.core.feedback import MomentumCorrection, PowerIteration, VarianceThreshold
 from fedtern.core.layout import Layout
 from fedtern.core.methods import Link
+from fedtern.core.updates.cosines import block_side
 from fedtern.core.updates.factors import (
     choose_ranks,
     count_right_values,
@@ -75,10 +80,26 @@ def _positions_and(bits_per_value: int) -> Callable[[Any, Layout, int], float]:
     """Return the formula for k Golomb-coded positions and ``bits_per_value`` bits each."""
 
     def formula(source: Any, layout: Layout, sent: int) -> float:
-        k = count_kept(layout.size, source.p)
+        k = count_kept(layout.size, source.p, getattr(source, "least", 1))
         return k * (bits_per_position(k / layout.size) + bits_per_value)
 
     return formula
+
+
+def _palette(source: SparsePalette, layout: Layout, sent: int) -> float:
+    """Return 2 bits per value and those of its position in a chunk, Sarfi et al. (2025)."""
+    return _positions_and(2)(source, layout, sent)
+
+
+def _cosines(source: CosineTopK, layout: Layout, sent: int) -> float:
+    """Return 32 bits per coefficient and the bits of its number in a block, Peng et al. (2024)."""
+    total = 0.0
+    for rows, columns in matrix_shapes(layout):
+        if rows * columns:
+            block = block_side(rows) * block_side(columns)
+            kept = min(source.k, block) * rows * columns / block
+            total += kept * (32 + math.ceil(math.log2(block)))
+    return total
 
 
 def _words(source: Any, layout: Layout, sent: int) -> float:
@@ -112,7 +133,10 @@ FORMULAS: dict[type, Callable[[Any, Layout, int], float]] = {
     TopK: _positions_and(32),
     MomentumCorrection: _positions_and(32),
     SparseTernary: _positions_and(1),
+    SparseSteps: _positions_and(1),
     SparseBinary: _positions_and(0),
+    SparsePalette: _palette,
+    CosineTopK: _cosines,
     Threshold: _words,
     VarianceThreshold: _words,
     ScaledSign: lambda source, layout, sent: layout.size + 32.0 * layout.ends.size,
@@ -122,6 +146,7 @@ FORMULAS: dict[type, Callable[[Any, Layout, int], float]] = {
     PowerIteration: _factors,
     RandomMask: lambda source, layout, sent: 32.0 * count_kept(layout.size, source.p),
     RandomSubspace: _right_factors,
+    RotatedCentroids: lambda source, layout, sent: float(source.bits * layout.size),
     Sketch: lambda source, layout, sent: source.bits * count_kept(layout.size, source.p),
 }
 """Formulas for the bits of one update, by compressor or feedback rule."""

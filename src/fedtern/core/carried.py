@@ -140,6 +140,11 @@ def _as_float16(tensor: Carried, values: NDArray[Any]) -> NDArray[np.float16] | 
     return narrow if same_bits(narrow.astype(tensor.storage), values) else None
 
 
+def max_carried_bytes(layout: Layout) -> int:
+    """Return the length of the longest section of carried tensors."""
+    return sum(1 + tensor.nbytes for tensor in layout.carried)
+
+
 def read_carried(reader: Reader, layout: Layout) -> dict[str, NDArray[Any]]:
     """Read the section of carried tensors and return those that changed.
 
@@ -209,6 +214,40 @@ def combine_carried(
         else:
             combined[tensor.name] = _average(tensor, values, shares)
     return combined
+
+
+def measure_changes(values: Values, before: Values, layout: Layout) -> list[float]:
+    """Return the Euclidean norm of the change of each carried tensor of a layout.
+
+    Integers and booleans count as unchanged: a part of their change has no meaning.
+
+    Args:
+        values: the tensors that have changed.
+        before: the values of all carried tensors before.
+        layout: the model's tensors.
+
+    """
+    return [
+        _norm(_to_float64(tensor, values[tensor.name]) - _to_float64(tensor, before[tensor.name]))
+        if tensor.name in values and tensor.is_float
+        else 0.0
+        for tensor in layout.carried
+    ]
+
+
+def _norm(change: NDArray[np.float64]) -> float:
+    return float(np.sqrt(np.square(change).sum()))
+
+
+def scale_change(
+    tensor: Carried, values: NDArray[Any], before: NDArray[Any], scale: float
+) -> NDArray[Any]:
+    """Return the values of a float tensor after a part of their change, in its storage dtype."""
+    start = _to_float64(tensor, before)
+    reached = start + scale * (_to_float64(tensor, values) - start)
+    if tensor.dtype == "float64":
+        return reached
+    return from_float32(reached.astype(np.float32), tensor.dtype, "saturate", tensor.name)
 
 
 def _average(

@@ -19,12 +19,20 @@ class LocalProtocolError(FedternError):
     """A method of a server or client was called out of order."""
 
 
+class BudgetExceeded(LocalProtocolError):
+    """An upload or a round would exceed the privacy budget."""
+
+
 class RemoteProtocolError(FedternError):
     """The peer sent a message that the protocol forbids."""
 
 
 class DuplicateUpload(RemoteProtocolError):
     """This client's upload of this round has already been accepted."""
+
+
+class UploadDenied(RemoteProtocolError):
+    """The operator's ``on_upload`` function refuses an upload, for example of a banned client."""
 
 
 class LateUpload(RemoteProtocolError):
@@ -44,8 +52,16 @@ class MissedRounds(RemoteProtocolError):
         self.leads_to = leads_to
 
 
+class MisdeliveredMessage(RemoteProtocolError):
+    """A message is addressed to another client."""
+
+
 class StoreError(FedternError, OSError):
     """The directory of a store cannot be read or written."""
+
+
+class DamagedStoreError(StoreError):
+    """Recorded data of a store is missing or unreadable; the message says what is lost."""
 
 
 class RunError(StoreError, ValueError):
@@ -66,6 +82,10 @@ class MissingDataError(FedternError):
 
 class MissingExtraError(FedternError, ImportError):
     """An optional dependency is not installed; the message says how to install it."""
+
+
+class KernelsError(FedternError, ImportError):
+    """The kernels that the variable FEDTERN_KERNELS names do not exist or are not installed."""
 
 
 def format_error(error: Exception) -> str:
@@ -93,13 +113,16 @@ def format_error(error: Exception) -> str:
 
 
 __all__ = [
+    "DamagedStoreError",
     "DataError",
     "DecodeError",
     "DuplicateUpload",
     "FedternError",
+    "KernelsError",
     "LateUpload",
     "LocalProtocolError",
     "LockedError",
+    "MisdeliveredMessage",
     "MissedRounds",
     "MissingDataError",
     "MissingExtraError",
@@ -107,5 +130,6 @@ __all__ = [
     "RemoteProtocolError",
     "RunError",
     "StoreError",
+    "UploadDenied",
     "format_error",
 ]

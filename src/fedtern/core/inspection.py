@@ -6,17 +6,32 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from fedtern.core.arrays import open_array
 from fedtern.core.carried import read_carried
-from fedtern.core.codecs import CODECS, DenseCodec, SparseCodec, TernaryCodec
+from fedtern.core.codecs import (
+    CODECS,
+    AdaptiveCodec,
+    BinaryCodec,
+    DenseCodec,
+    PaletteCodec,
+    SparseCodec,
+    StepsCodec,
+    TernaryCodec,
+)
+from fedtern.core.codecs.adaptive import encode_entries
 from fedtern.core.codecs.golomb import golomb_width, read_count
 from fedtern.core.envelope import (
+    ADDRESSED_CATCH_UP,
     ARRAY,
     BROADCAST,
     CATCH_UP,
     COHORT_NOTICE,
     ENVELOPE_BYTES,
     KINDS,
+    SECURE,
+    SECURE_STEPS,
     unseal,
 )
 from fedtern.core.errors import DecodeError
@@ -36,6 +51,7 @@ from fedtern.core.protocol.terms import STAMP_BYTES
 from fedtern.core.wire import Reader
 
 _CODECS_WITH_POSITIONS = (SparseCodec, TernaryCodec)
+_ADAPTIVE_CODING = 1
 _WHOLE_MODELS = (MODES[MODEL].value, MODES[START].value)
 
 
@@ -105,6 +121,9 @@ def inspect(data: bytes, layout: Layout | None = None) -> Inspection:
         payload = _inspect_header(kind, reader, found)
     if kind == COHORT_NOTICE:
         return found
+    if kind == SECURE:
+        found.parts.append((found.facts["step"], len(payload)))
+        return found
     mode = found.facts.get("catch-up")
     if mode == MODES[REPLAY].value or (layout is None and mode in _WHOLE_MODELS):
         found.parts.append((found.facts["catch-up"], len(payload)))
@@ -115,6 +134,9 @@ def inspect(data: bytes, layout: Layout | None = None) -> Inspection:
         payload = _inspect_whole_model(payload, layout, mode == MODES[START].value, found)
     if mode == MODES[START].value and payload[:1] == bytes([REPLAY_MARKER]):
         found.parts.append(("broadcasts", len(payload)))
+    elif mode == MODES[MODEL].value and payload[:1] == bytes([SparseCodec.id]) and layout:
+        SparseCodec().decode(payload, layout)  # raises an error if the payload is damaged
+        found.parts.append(("low parts of exact weights", len(payload)))
     elif payload or mode not in _WHOLE_MODELS:
         _inspect_payload(payload, layout, found)
     return found
@@ -162,13 +184,28 @@ def _inspect_header(kind: int, reader: Reader, found: Inspection) -> bytes:
         found.facts["cohort"] = _format_clients(read_cohort(reader))
         found.parts.append(("cohort", before - reader.remaining))
         reader.end()
-    if kind == CATCH_UP:
-        lag, counted, mode = read_lag(reader)
+    if kind == SECURE:
+        if (step := reader.byte()) >= len(SECURE_STEPS):
+            raise DecodeError(f"unknown step {step} of a secure round")
+        found.facts["step"] = SECURE_STEPS[step]
+        found.parts.append(("step", before - reader.remaining))
+    if kind in (CATCH_UP, ADDRESSED_CATCH_UP):
+        if kind == ADDRESSED_CATCH_UP:
+            found.facts["addressee"] = str(reader.varint())
+            found.parts.append(("addressee", before - reader.remaining))
+            before = reader.remaining
+        lag, uploaded_later, counted, mode = read_lag(
+            reader, is_addressed=kind == ADDRESSED_CATCH_UP
+        )
+        if uploaded_later:
+            found.facts["uploads to later rounds"] = "counted"
         found.facts["since"] = str(round - lag)
         found.facts["catch-up"] = MODES[mode].value
         found.facts["last upload counted"] = "yes" if counted else "no, or see the broadcasts"
         if mode == SUM:
             found.facts["new history"] = reader.take(STAMP_BYTES).hex()
+        elif mode == MODEL and lag <= round and kind == ADDRESSED_CATCH_UP:
+            found.facts["history at since"] = reader.take(STAMP_BYTES).hex()
         found.parts.append(("lag and mode", before - reader.remaining))
     return reader.rest()
 
@@ -181,11 +218,17 @@ def _format_clients(ids: Iterable[int] | None) -> str:
 
 def _inspect_payload(payload: bytes, layout: Layout | None, found: Inspection) -> None:
     """Add the parts of a payload to ``found``."""
+    if payload[:1] == bytes([AdaptiveCodec.id]):
+        _inspect_adaptive(payload, layout, found)
+        return
     if not payload or payload[0] not in CODECS:
         raise DecodeError(f"unknown codec {payload[:1].hex() or 'at the end of the message'}")
     codec = CODECS[payload[0]]
     found.facts["update"] = f"{codec.name} (codec {codec.id})"
     found.parts.append(("codec", 1))
+    if layout is not None and isinstance(codec, StepsCodec):
+        _inspect_steps(codec, payload, layout, found)
+        return
     if layout is None or not isinstance(codec, _CODECS_WITH_POSITIONS):
         found.parts.append((codec.name, len(payload) - 1))
         found.size = layout.size if layout else None
@@ -207,11 +250,101 @@ def _inspect_payload(payload: bytes, layout: Layout | None, found: Inspection) -
     quotients = len(payload) - 1 - sum(nbytes for _, nbytes in parts)
     parts.append(("positions, quotients", quotients))
     found.parts += parts
+    _compare_with_entropy(count, layout, value_bits, found)
+
+
+def _inspect_adaptive(payload: bytes, layout: Layout | None, found: Inspection) -> None:
+    """Add the parts of a payload with adaptive positions to ``found``."""
+    plain = CODECS.get(payload[1]) if len(payload) > 1 else None
+    if not isinstance(plain, SparseCodec | TernaryCodec | BinaryCodec | PaletteCodec):
+        raise DecodeError(f"codec {payload[1:2].hex() or 'nothing'} has no adaptive positions")
+    found.facts["update"] = f"{plain.name}, {AdaptiveCodec.name} (codec 18 with {plain.id})"
+    found.parts.append(("codec", 2))
+    if layout is None:
+        found.parts.append((plain.name, len(payload) - 2))
+        return
+    update = AdaptiveCodec(plain).decode(payload, layout)  # raises an error if it is damaged
+    reader = Reader(payload[2:])
+    count = read_count(reader, layout.size)
+    parts = [("count", len(payload) - 2 - reader.remaining)]
+    value_bits = 1.0
+    if isinstance(plain, SparseCodec):
+        parts.append(("values", 4 * count))
+        value_bits = 32.0
+    elif isinstance(plain, PaletteCodec):
+        head, _ = plain.encode_head(update, layout)
+        numbers = (2 * count + 7) // 8
+        parts.append(("palettes", len(head) - 1 - parts[0][1] - numbers))
+        parts.append(("numbers of values", numbers))
+        value_bits = 2.0
+    else:
+        parts.append(("magnitudes", 4 * layout.segments(plain.scope).size))
+        if isinstance(plain, TernaryCodec):
+            parts.append(("signs", (count + 7) // 8))
+        else:
+            value_bits = 0.0
+    positions = len(payload) - 2 - sum(nbytes for _, nbytes in parts)
+    found.parts += [*parts, ("positions, adaptive", positions)]
+    _compare_with_entropy(count, layout, value_bits, found)
+    _compare_positions(positions, count, layout, found)
+
+
+def _inspect_steps(codec: StepsCodec, payload: bytes, layout: Layout, found: Inspection) -> None:
+    """Add the parts of a payload of steps, after its codec, to ``found``."""
+    update = codec.decode(payload, layout)
+    count, largest = update.indices.size, update.largest
+    reader = Reader(payload[1:])
+    before = reader.remaining
+    read_count(reader, layout.size)
+    reader.varint()
+    parts = [("count and largest magnitude", before - reader.remaining)]
+    parts.append(("exponents", len(reader.take(layout.segments(codec.scope).size))))
+    parts.append(("signs", reader.bits(count).size))
+    is_adaptive = reader.byte() == _ADAPTIVE_CODING
+    parts.append(("coding", 1))
+    found.facts["largest magnitude"] = str(largest)
+    if is_adaptive and largest > 1:
+        # Positions and magnitudes share a stream. Coding the positions alone gives their size.
+        stream = reader.remaining
+        alone = encode_entries(update.indices, np.empty(0, np.int32), 1, layout, stream + 8)
+        positions = stream if alone is None else min(len(alone), stream)
+        parts.append(("positions, adaptive", positions))
+        parts.append(("magnitudes, adaptive", stream - positions))
+    elif is_adaptive:
+        positions = reader.remaining
+        parts.append(("positions, adaptive", positions))
+    else:
+        if largest > 1:
+            packed = reader.bits(count * (largest - 1).bit_length())
+            parts.append(("magnitudes", packed.size))
+        positions = reader.remaining
+        low_bits = (count * golomb_width(count, layout.size) + 7) // 8
+        parts.append(("positions, low bits", low_bits))
+        parts.append(("positions, quotients", positions - low_bits))
+    found.parts += parts
+    # The entropy of the magnitudes is that of their own frequencies.
+    frequencies = np.unique(np.abs(update.steps), return_counts=True)[1] / max(count, 1)
+    value_bits = 1 - float((frequencies * np.log2(frequencies)).sum())
+    _compare_with_entropy(count, layout, value_bits, found)
+    _compare_positions(positions, count, layout, found)
+
+
+def _compare_with_entropy(count: int, layout: Layout, value_bits: float, found: Inspection) -> None:
+    """Add the number of non-zeros and the entropy bound to ``found``."""
     found.size = layout.size
     found.nonzeros = count
     if count:
         found.bits_per_nonzero = 8 * found.nbytes / count
         found.entropy_bound = _entropy(count / layout.size) * layout.size / count + value_bits
+
+
+def _compare_positions(nbytes: int, count: int, layout: Layout, found: Inspection) -> None:
+    """Add the bits per position to ``found``, and those of uniformly random positions."""
+    if count:
+        ideal = _entropy(count / layout.size) * layout.size / count
+        found.facts["bits per position"] = (
+            f"{8 * nbytes / count:.3f}; uniformly random positions need {ideal:.3f}"
+        )
 
 
 def _entropy(p: float) -> float:

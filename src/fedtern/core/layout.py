@@ -136,6 +136,11 @@ class Layout:
         return np.cumsum([math.prod(shape) for shape in self.shapes], dtype=np.int64)
 
     @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """The number of rows of each tensor: its first axis, or 1 with at most one axis."""
+        return np.array([shape[0] if len(shape) > 1 else 1 for shape in self.shapes], np.int64)
+
+    @cached_property
     def _model_end(self) -> NDArray[np.int64]:
         return np.array([self.size], np.int64)
 

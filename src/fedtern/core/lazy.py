@@ -18,13 +18,13 @@ def import_on_first_use(package: str, modules: Mapping[str, str]) -> Callable[[s
         A function that imports a name, keeps it as an attribute of the package, and returns it.
 
     >>> from fractions import Fraction
-    >>> get = import_on_first_use("fedtern", {"Fraction": "fractions"})
+    >>> get = import_on_first_use("fedtern.core.lazy", {"Fraction": "fractions"})
     >>> get("Fraction") is Fraction
     True
     >>> get("Faction")
     Traceback (most recent call last):
     ...
-    AttributeError: module 'fedtern' has no attribute 'Faction'
+    AttributeError: module 'fedtern.core.lazy' has no attribute 'Faction'
     """
 
     def get_attribute(name: str) -> object:

@@ -1,6 +1,6 @@
 """The version of this package."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def describe_version() -> str:

@@ -12,9 +12,19 @@ from typing import Any, Protocol
 
 from numpy.typing import ArrayLike, NDArray
 
+from fedtern.core.feedback import Feedback
 from fedtern.core.layout import Vector
 from fedtern.core.methods import Aggregate
-from fedtern.core.protocol import Accepted, Broadcast, CatchUp, Received, Sent, Terms
+from fedtern.core.protocol import (
+    Accepted,
+    Bounded,
+    Broadcast,
+    CatchUp,
+    PrivacySpent,
+    Received,
+    Sent,
+    Terms,
+)
 from fedtern.core.updates import Update
 
 
@@ -70,6 +80,12 @@ class ServerLike(Protocol):
         """Return the accepted uploads of the open round, sorted by client."""
         ...
 
+    def bounded(
+        self, aggregate: Aggregate | None = None, counted: Iterable[int] | None = None
+    ) -> Bounded:
+        """Return the accepted uploads as they count, with the server's cap."""
+        ...
+
     def receive(self, client_id: int, data: bytes, num_examples: float = 1) -> Accepted:
         """Accept an upload for the open round, or raise and change nothing."""
         ...
@@ -90,6 +106,15 @@ class ServerLike(Protocol):
         """Aggregate the accepted uploads, advance the model and return the broadcast."""
         ...
 
+    @property
+    def privacy_spent(self) -> PrivacySpent | None:
+        """The largest privacy loss of any client so far; None without privacy."""
+        ...
+
+    def allows_round(self, counted: Iterable[int] = ()) -> bool:
+        """Whether the privacy budget allows another round, after one that counts some clients."""
+        ...
+
     def newest_broadcast(self, since: int) -> bytes | None:
         """Return the last broadcast if it is the only one that a client missed, else None."""
         ...
@@ -100,6 +125,10 @@ class ServerLike(Protocol):
 
     def catch_up(self, client_id: int, since: int) -> CatchUp:
         """Make the shortest message that takes a client from round ``since`` to this one."""
+        ...
+
+    def first_download(self) -> CatchUp:
+        """Make a message for any client without weights, which names no client."""
         ...
 
 
@@ -167,8 +196,12 @@ class ClientLike(Protocol):
         carried: Mapping[str, ArrayLike] | None = None,
         *,
         overwrite: bool = False,
+        feedback: Feedback | None = None,
     ) -> Sent:
-        """Like ``send``, given the change of the weights, which may be overwritten."""
+        """Like ``send``, given the change of the weights, which may be overwritten.
+
+        ``feedback`` takes the place of the method's rule for this upload.
+        """
         ...
 
     def restriction(self) -> Callable[[Vector], None] | None:

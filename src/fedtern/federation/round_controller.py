@@ -51,7 +51,7 @@ class Event(Enum):
     QUORUM_REACHED = "No more uploads are expected, or the deadline passed; a quorum has arrived."
     QUORUM_MISSED = "The round cannot reach its quorum, and there is no cohort for the next round."
     ROUND_VOID = "The round cannot reach its quorum, and there is a cohort for the next round."
-    ALL_ROUNDS_FINISHED = "The server has finished as many rounds as the policy has."
+    ALL_ROUNDS_FINISHED = "The server has finished all rounds of the policy or the privacy budget."
 
 
 # Where the rules come from:
@@ -146,6 +146,8 @@ class RoundFinished:
         void: whether the quorum was missed.
         seconds: time since the cohort was selected.
         next_cohort: clients that are expected to upload next.
+        resting: clients that missed the deadline of this round, with the number of rounds for
+            which they are not selected.
 
     """
 
@@ -155,6 +157,7 @@ class RoundFinished:
     void: bool
     seconds: float
     next_cohort: frozenset[int]
+    resting: Mapping[int, int]
 
 
 Outcome = RoundStarted | RoundFinished
@@ -190,6 +193,7 @@ class RoundController:
         self._awaited: set[int] = set()  # clients of the cohort that have not uploaded
         self._selected_at = 0.0
         self._grace_end = 0.0
+        self._resting: dict[int, int] = {}  # clients that rest because of the open round
 
     @property
     def state(self) -> RoundState:
@@ -198,7 +202,7 @@ class RoundController:
 
     @property
     def ended(self) -> bool:
-        """Whether all rounds of the policy are finished."""
+        """Whether all rounds of the policy, or of the privacy budget, are finished."""
         return self._state is RoundState.ENDED
 
     @property
@@ -273,7 +277,7 @@ class RoundController:
             )
         accepted = self.server.receive(client, data, num_examples)
         self._awaited.discard(client)
-        self.presence.add(client)
+        self.presence.upload_accepted(client)
         return accepted
 
     def extend_deadline(self, seconds: float) -> None:
@@ -341,7 +345,10 @@ class RoundController:
 
     @property
     def _all_rounds_finished(self) -> bool:
-        return self.policy.rounds is not None and self.server.round >= self.policy.rounds
+        rounds = self.policy.rounds
+        return (rounds is not None and self.server.round >= rounds) or (
+            not self.server.allows_round()
+        )
 
     def _awaits_uploads(self) -> bool:
         # Called for every message, so it builds no sets.
@@ -351,6 +358,14 @@ class RoundController:
 
     def _stop_waiting(self) -> None:
         self.presence.mark_unresponsive(self._awaited - self.presence.left)
+        # A round without a quorum waits for clients that left, too. Clients that sent nothing since
+        # the transport connected are excused: the connection may be at fault.
+        presence = self.presence
+        seen = presence.present if self._has_quorum else presence.present | presence.left
+        for client in sorted(self._awaited & seen):
+            rest = presence.deadline_missed(client, self.server.round, self.policy.rest)
+            if rest:
+                self._resting[client] = rest
         self._awaited.clear()
 
     def _as_announced(self, cohort: frozenset[int]) -> frozenset[int] | None:
@@ -368,6 +383,7 @@ class RoundController:
                 self.server.discard(client)
         self._stop_waiting()
         last = self.policy.rounds is not None and self.server.round + 1 >= self.policy.rounds
+        last = last or not self.server.allows_round(() if void else uploaded)
         next_cohort = NO_CLIENTS if last else self._next_cohort()
         broadcast = self.server.finish_round(self._as_announced(next_cohort))
         finished = RoundFinished(
@@ -377,6 +393,7 @@ class RoundController:
             void,
             now - self._selected_at,
             next_cohort,
+            self._resting,
         )
         self._start(next_cohort, now)
         self._transition(event)
@@ -394,6 +411,7 @@ class RoundController:
         self.cohort = cohort
         self._selected_at = now
         self._awaited = set(cohort - self.server.uploaded)
+        self._resting = {}
         self.presence.left.clear()
 
     def _transition(self, event: Event) -> None:

@@ -130,6 +130,11 @@ class RoundPolicy:
         rounds: number of rounds, void ones included; None for no end.
         grace: seconds after a connection before a cohort is selected. In this time clients report
             that they are present.
+        rest: number of rounds for which a client is not selected after a deadline that it missed.
+            It doubles with each further deadline that the client misses, up to 128 times as many
+            rounds. An accepted upload ends the rest, and excuses one missed deadline. Resting
+            clients are selected, too, if the others do not reach the quorum; 0 for no
+            rests.
 
     Raises:
         ValueError: a setting is out of range, or no round could reach its quorum.
@@ -142,6 +147,7 @@ class RoundPolicy:
     min_clients: int | None = None
     rounds: int | None = None
     grace: float = 1.0
+    rest: int = 9
 
     def __post_init__(self) -> None:
         if self.deadline is not None and not 0 < self.deadline < 1e9:
@@ -160,6 +166,8 @@ class RoundPolicy:
             raise ValueError(f"rounds must be at least 1, got {self.rounds}")
         if not self.grace >= 0:
             raise ValueError(f"grace must not be negative, got {self.grace}")
+        if self.rest < 0:
+            raise ValueError(f"rest must not be negative, got {self.rest}")
 
     @property
     def required_clients(self) -> int:
@@ -170,5 +178,7 @@ class RoundPolicy:
         """Return the cohort of a round; an empty one if too few clients are present."""
         if not self.cohorts.ignores_presence and presence.count < self.required_clients:
             return frozenset()
-        cohort = frozenset(self.cohorts.choose(round, presence.available))
+        cohort = frozenset(self.cohorts.choose(round, presence.eligible(round)))
+        if len(cohort) < self.quorum:
+            cohort = frozenset(self.cohorts.choose(round, presence.available))
         return cohort if len(cohort) >= self.quorum else frozenset()

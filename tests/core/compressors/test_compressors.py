@@ -11,12 +11,15 @@ from checks import LAYOUT, random_vector, vectors
 from fedtern import Layout, NonFiniteError
 from fedtern.core.codecs import EliasCodec
 from fedtern.core.compressors import (
+    CosineTopK,
     Identity,
     NearestLevels,
+    RotatedCentroids,
     ScaledSign,
     Sign,
     Sketch,
     SparseBinary,
+    SparsePalette,
     SparseTernary,
     SpectralAtoms,
     StochasticLevels,
@@ -173,6 +176,39 @@ def test_the_mean_of_many_unbiased_updates_is_the_compressed_vector(compressor):
     assert compressor.loss == "unbiased"
 
 
+@pytest.mark.parametrize(("bits", "error"), [(1, 0.571), (2, 0.133), (3, 0.0358), (4, 0.0096)])
+def test_rotated_centroids_have_the_error_and_the_small_bias_of_the_publication(bits, error):
+    """The error of n independent estimates of the same vector is that of one, divided by n.
+
+    With the unbiased scale, the expected squared error of one is 1 / (1 - d) - 1, where d is the
+    distortion of the best quantiser of a normal variable; pi / 2 - 1 with one bit.
+    """
+    generator = rng(12)
+    x = (generator.standard_normal(4096) * np.exp(generator.standard_normal(4096))).astype("f4")
+    norm = np.square(x, dtype=np.float64).sum()
+    layout = Layout.flat(x.size)
+    many = [RotatedCentroids(bits).compress(x, layout, generator).to_dense() for _ in range(40)]
+    errors = [np.square(each - x, dtype=np.float64).sum() / norm for each in many]
+    assert np.mean(errors) == pytest.approx(error, rel=0.05)
+    of_mean = np.square(np.mean(many, axis=0, dtype=np.float64) - x).sum() / norm
+    assert of_mean == pytest.approx(error / 40, rel=0.15)
+
+
+def test_updates_of_rotated_centroids_keep_the_inner_product_with_the_vector():
+    x = random_vector(rng(13), 700)
+    update = RotatedCentroids(2).compress(x, Layout.flat(700), rng(1))
+    inner = update.to_dense().astype(np.float64) @ x
+    assert inner == pytest.approx(np.square(x, dtype=np.float64).sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("x", [np.zeros(5), np.full(300, 1e-42), np.eye(1, 256)[0] * 2.0**99])
+def test_rotated_centroids_of_extreme_vectors_are_finite(x):
+    update = RotatedCentroids().compress(x.astype(np.float32), Layout.flat(x.size), rng())
+    assert np.isfinite(update.to_dense()).all()
+    assert update.to_dense().any() == x.any()
+    assert update.scales.max() <= 2.0**100
+
+
 def test_updates_with_clipping_are_unbiased_for_the_clipped_vector():
     generator = rng(3)
     x = generator.standard_normal(500).astype(np.float32)
@@ -223,6 +259,9 @@ CONTRACTIONS = {
         lambda x, c: np.abs(x).sum() ** 2 / (x.size * (x**2).sum()),
     ),
     "strom": (lambda: Threshold(0.5), energy_share),
+    "sparseloco": (lambda: SparsePalette(0.1, 64), energy_share),
+    # Of each block of at most 64 coefficients, the largest one.
+    "demo": (lambda: CosineTopK(1), lambda x, c: 1 / 64),
     # 1 - e / (1 - e) with e = 1/4; values far below the normal numbers are not sent at all.
     "grid": (lambda: NearestLevels(1.0), lambda x, c: 2 / 3 if np.abs(x).max() > 1e-30 else 0.0),
 }
@@ -242,6 +281,66 @@ def test_compressors_for_error_feedback_are_contractions(name, x):
     assert 0 <= d <= 1 + 1e-6
     # A mean is rounded to float32, with a relative error of 2**-24, which counts twice here.
     assert ((x64 - c) ** 2).sum() <= (1 - d) * norm * (1 + 1e-5) + 2e-7 * norm
+
+
+def test_palettes_keep_the_largest_values_of_each_chunk_at_the_mean_of_their_group():
+    x = random_vector(rng(6), LAYOUT.size, zeros=0)
+    found = SparsePalette(0.25, 8).compress(x, LAYOUT, rng())
+    start = 0
+    for end in LAYOUT.ends.tolist():
+        expected = []
+        for first in range(start, end, 8):
+            part = np.abs(x[first : min(first + 8, end)])
+            k = max(part.size // 4, 1)
+            expected += sorted((first + np.argsort(-part, kind="stable")[:k]).tolist())
+        inside = (found.indices >= start) & (found.indices < end)
+        assert found.indices[inside].tolist() == expected
+        values = x[expected].astype(np.float64)
+        split = np.float32(np.abs(values).mean())
+        groups = {(v > 0, abs(v) > split) for v in values}
+        means = {g: np.mean([v for v in values if (v > 0, abs(v) > split) == g]) for g in groups}
+        rounded = [means[v > 0, abs(v) > split] for v in values]
+        assert found.values[inside] == pytest.approx(rounded, rel=1e-6)
+        start = end
+
+
+def slow_cosines(block: np.ndarray) -> np.ndarray:
+    """Return the orthonormal cosine transform of a matrix by its definition."""
+    out = np.zeros(block.shape)
+    high, wide = block.shape
+    for u in range(high):
+        for v in range(wide):
+            rows = np.cos(np.pi * (2 * np.arange(high) + 1) * u / (2 * high))
+            columns = np.cos(np.pi * (2 * np.arange(wide) + 1) * v / (2 * wide))
+            scale = np.sqrt((1 if u == 0 else 2) / high * (1 if v == 0 else 2) / wide)
+            out[u, v] = scale * rows @ block @ columns
+    return out
+
+
+def test_coefficients_are_the_largest_ones_of_the_cosine_transform_of_each_block():
+    layout = Layout(("w", "b"), ((6, 130), (7,)))
+    x = rng(8).standard_normal(layout.size).astype(np.float32)
+    update = CosineTopK(3).compress(x, layout, rng())
+    found = np.zeros(layout.size)
+    found[update.indices] = update.coefficients
+    matrix = x[:780].reshape(6, 130)
+    blocks = [
+        (matrix[:, a : a + 26], found[:780].reshape(6, 130)[:, a : a + 26])
+        for a in range(0, 130, 26)
+    ]
+    blocks += [(x[780:][None], found[780:][None])]
+    for block, kept in blocks:
+        exact = slow_cosines(block.astype(np.float64)).reshape(-1)
+        largest = np.argsort(-np.abs(exact))[:3]
+        assert sorted(np.flatnonzero(kept.reshape(-1))) == sorted(largest)
+        assert kept.reshape(-1)[largest] == pytest.approx(exact[largest], rel=1e-5)
+
+
+def test_all_coefficients_give_the_vector_back():
+    layout = Layout(("a", "b", "c", "d"), ((5, 128), (0, 3), (127,), ()))
+    x = rng(9).standard_normal(layout.size).astype(np.float32)
+    update = CosineTopK(4096).compress(x, layout, rng())
+    assert update.to_dense() == pytest.approx(x, abs=2e-6)
 
 
 def test_binary_updates_have_one_sign_in_each_tensor():

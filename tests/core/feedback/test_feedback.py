@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from checks import LAYOUT, random_vector, vectors
 from fedtern import Layout
-from fedtern.core.compressors import Sign, SparseTernary, Threshold
+from fedtern.core.compressors import Sign, SparseTernary, Threshold, TopK
 from fedtern.core.feedback import (
     EMPTY,
+    DecayingFeedback,
     ErrorFeedback,
     Memoryless,
     MomentumCorrection,
@@ -200,3 +201,29 @@ def test_powers_of_two_are_within_a_third_of_the_value_or_capped(x):
     ratio = update.values / exact
     assert np.all((ratio > 0.5) & (ratio <= 4 / 3 + 1e-6))
     assert np.all(np.frexp(np.abs(update.values))[0] == 0.5)
+
+
+def test_decaying_residuals_follow_the_recursion_of_the_publications():
+    """E = decay e + delta; the update is that of e; e loses the update."""
+    layout = Layout.flat(40)
+    rule = DecayingFeedback(TopK(0.1), 0.9)
+    generator = np.random.default_rng(3)
+    state = {}
+    expected = np.zeros(40)
+    for _ in range(6):
+        delta = generator.standard_normal(40).astype(np.float32)
+        expected = 0.9 * expected + delta
+        before = {name: vector.copy() for name, vector in state.items()}
+        update, following = rule.step(delta.copy(), state, layout, generator)
+        assert np.allclose(update.to_dense()[update.indices], expected[update.indices], atol=1e-5)
+        expected -= update.to_dense()
+        assert np.allclose(following["residual"], expected, atol=1e-5)
+        assert same_state(rule.follow(delta.copy(), state, update), following)
+        assert same_state(before, state)
+        state = following
+    returned = rule.give_back(state, update)
+    assert np.allclose(returned["residual"], state["residual"] + update.to_dense())
+
+
+def same_state(a, b):
+    return a.keys() == b.keys() and all(a[name].tobytes() == b[name].tobytes() for name in a)

@@ -12,9 +12,11 @@ import pytest
 
 import fedtern
 from checks import METHODS
-from fedtern import Client, DecodeError, Layout, RemoteProtocolError, Server
-from fedtern.core.codecs import CODECS
+from fedtern import Client, DecodeError, Layout, RemoteProtocolError, Server, stc
+from fedtern.core.codecs import CODECS, AdaptiveCodec, TernaryCodec
+from fedtern.core.codecs import adaptive as adaptive_codecs
 from fedtern.core.codecs.golomb import MAX_DENSITY
+from fedtern.core.kernels import adaptive as reference
 from fedtern.core.layout import Carried
 from fedtern.core.protocol import CohortNotice, How
 from fedtern.core.protocol.terms import Terms, initial_stamp
@@ -22,6 +24,18 @@ from fedtern.core.protocol.terms import Terms, initial_stamp
 PATH = Path(__file__).parent / "v1.json"
 GOLDEN = json.loads(PATH.read_text())
 LAYOUT = Layout(tuple(GOLDEN["layout"]["names"]), tuple(map(tuple, GOLDEN["layout"]["shapes"])))
+STEPS_PATH = PATH.with_name("v1-steps.json")
+STEPS = json.loads(STEPS_PATH.read_text())
+STEPS_LAYOUTS = {
+    name: Layout(tuple(found["names"]), tuple(map(tuple, found["shapes"])))
+    for name, found in STEPS["layouts"].items()
+}
+UPDATES_PATH = PATH.with_name("v1-updates.json")
+UPDATES = json.loads(UPDATES_PATH.read_text())
+UPDATE_LAYOUTS = {
+    name: Layout(tuple(found["names"]), tuple(map(tuple, found["shapes"])))
+    for name, found in UPDATES["update_layouts"].items()
+}
 FORMAT = Path(__file__).parents[3] / "docs" / "format.md"
 READER = Path(__file__).parents[3] / "examples" / "reader.mjs"
 
@@ -50,7 +64,11 @@ def test_golden_payloads_are_decoded_and_encoded(case):
     assert CODECS[data[0]].encode(update, LAYOUT) == data
 
 
-@pytest.mark.parametrize("case", GOLDEN["federations"], ids=lambda case: case["method"])
+@pytest.mark.parametrize(
+    "case",
+    [*GOLDEN["federations"], *UPDATES["update_federations"]],
+    ids=lambda case: case["method"],
+)
 def test_golden_federations_are_followed_by_servers_and_clients(case):
     method = METHODS[case["method"]]
     start = np.float32(case["start"])
@@ -193,7 +211,9 @@ def test_golden_initial_models_are_decoded_and_encoded(case):
     given = np.float32(case["given"])
     server = Server(given, method, LAYOUT, initial=case["precision"], federation="initial")
     assert np.array_equal(server.weights, np.float32(case["start"]))
-    assert server.catch_up(1, -1).data.hex() == case["joins"][0]
+    # Version 2 of a catch-up has the addressee, and flags of another width, after the header.
+    recorded, written = bytes.fromhex(case["joins"][0]), server.catch_up(1, -1).data
+    assert written[2:-4] == recorded[2:15] + b"\x01\x13" + recorded[16:-4]
     expected = [case["start"], *(recorded["weights"] for recorded in case["rounds"])]
     for round, data in enumerate(case["joins"]):
         client = Client(1, method, LAYOUT)
@@ -223,6 +243,179 @@ def test_golden_initial_models_that_break_a_rule_are_refused(case):
         Client(1, METHODS["stc"], LAYOUT).receive(bytes.fromhex(case["hex"]))
 
 
+def decode_update(data: bytes, layout: Layout):
+    """Return the codec of a payload, and the update."""
+    codec = CODECS.get(data[0])
+    if data[0] == AdaptiveCodec.id:
+        plain = CODECS[data[1]]
+        codec = AdaptiveCodec(plain if hasattr(plain, "decode_with") else TernaryCodec())
+    if codec is None:
+        raise DecodeError("unknown codec")
+    return codec, codec.decode(data, layout)
+
+
+@pytest.mark.parametrize("name", UPDATE_LAYOUTS)
+def test_the_digests_of_the_layouts_of_updates_are_stable(name):
+    assert UPDATE_LAYOUTS[name].digest.hex() == UPDATES["update_layouts"][name]["digest"]
+
+
+@pytest.mark.parametrize(
+    "case", UPDATES["update_payloads"], ids=lambda case: f"{case['name']}-{case['layout']}"
+)
+def test_golden_rotated_updates_palettes_and_cosines_are_decoded_and_encoded(case):
+    layout = UPDATE_LAYOUTS[case["layout"]]
+    data = bytes.fromhex(case["hex"])
+    codec, update = decode_update(data, layout)
+    assert np.array_equal(update.to_dense(), np.float32(case["adds"]))
+    assert codec.encode(update, layout) == data
+
+
+@pytest.mark.parametrize("case", UPDATES["refused_updates"], ids=lambda case: case["reason"])
+def test_golden_updates_that_break_a_rule_are_refused(case):
+    with pytest.raises(DecodeError):
+        decode_update(bytes.fromhex(case["hex"]), UPDATE_LAYOUTS["small"])
+
+
+@pytest.fixture(params=["selected kernels", "Python kernels"])
+def decode_position_payload(request, monkeypatch):
+    """Return a decoder of codecs 18, 19 and 20, with each implementation of the stream."""
+    if request.param == "Python kernels":
+        monkeypatch.setattr(adaptive_codecs, "decode_adaptive", reference.decode_adaptive)
+
+    def decode(data: bytes, layout: Layout):
+        codec = CODECS.get(data[0])
+        if data[0] == AdaptiveCodec.id:
+            plain = CODECS.get(data[1]) if len(data) > 1 else None
+            codec = AdaptiveCodec(plain if hasattr(plain, "decode_with") else TernaryCodec())
+        return codec, codec.decode(data, layout)
+
+    return decode
+
+
+@pytest.mark.parametrize("name", STEPS_LAYOUTS)
+def test_the_digests_of_the_layouts_of_steps_are_stable(name):
+    assert STEPS_LAYOUTS[name].digest.hex() == STEPS["layouts"][name]["digest"]
+
+
+def test_golden_adaptive_positions_and_steps_are_decoded_and_encoded(decode_position_payload):
+    for case in STEPS["position_payloads"]:
+        layout = STEPS_LAYOUTS[case["layout"]]
+        data = bytes.fromhex(case["hex"])
+        codec, update = decode_position_payload(data, layout)
+        changes = getattr(update, "exact_values", update.values)
+        assert update.indices.tolist() == case["positions"], case["name"]
+        assert changes.tolist() == case["changes"], case["name"]
+        assert (codec.encode(update, layout) == data) == case["is_written"], case["name"]
+
+
+@pytest.mark.parametrize("case", STEPS["refused_payloads"], ids=lambda case: case["reason"])
+def test_golden_adaptive_positions_and_steps_that_break_a_rule_are_refused(
+    case, decode_position_payload
+):
+    with pytest.raises(DecodeError):
+        decode_position_payload(bytes.fromhex(case["hex"]), STEPS_LAYOUTS[case["layout"]])
+
+
+def exact_client(case, since: int) -> Client:
+    """Return a client of a federation with steps at a round."""
+    weights = None if since < 0 else np.float32(case["start"])
+    layout = STEPS_LAYOUTS["small"]
+    client = Client(300, stc(**case["parameters"]), layout, weights, federation="steps")
+    for recorded in case["rounds"][: max(since, 0)]:
+        client.receive(bytes.fromhex(recorded["broadcast"]))
+    return client
+
+
+@pytest.mark.parametrize("case", STEPS["exact_federations"], ids=lambda case: case["method"])
+def test_golden_federations_with_steps_are_followed_and_repeated(case):
+    method = stc(**case["parameters"])
+    layout = STEPS_LAYOUTS["small"]
+    # Without a cap: to test exponents, the uploads grow by a factor of 40,000 in one round.
+    server = Server(np.float32(case["start"]), method, layout, federation="steps", cap=None)
+    assert server.terms.digest.hex() == case["terms"]
+    follower = exact_client(case, 0)
+    for recorded in case["rounds"]:
+        for i, examples, data in recorded["uploads"]:
+            server.receive(i, bytes.fromhex(data), examples)
+        assert server.finish_round().data.hex() == recorded["broadcast"]
+        follower.receive(bytes.fromhex(recorded["broadcast"]))
+        for party in (server, follower):
+            assert party.weights.tobytes() == np.float32(recorded["weights"]).tobytes()
+    messages = [*enumerate(case["away"], start=-1), *enumerate(case["sums"]), (0, case["replay"])]
+    for since, data in [*messages, (-1, case["model"])]:
+        away = exact_client(case, since)
+        away.receive(bytes.fromhex(data))
+        assert away.weights.tobytes() == server.weights.tobytes()
+        assert away.round == server.round
+
+
+@pytest.mark.parametrize("case", STEPS["exact_federations"], ids=lambda case: case["method"])
+def test_golden_models_with_low_parts_continue_with_the_same_weights(case):
+    client = exact_client(case, -1)
+    client.receive(bytes.fromhex(case["middle"]["model"]))
+    assert client.round == case["middle"]["round"]
+    for recorded in case["rounds"][client.round :]:
+        client.receive(bytes.fromhex(recorded["broadcast"]))
+    assert client.weights.tobytes() == np.float32(case["rounds"][-1]["weights"]).tobytes()
+
+
+@pytest.mark.parametrize("case", STEPS["exact_federations"], ids=lambda case: case["method"])
+def test_golden_initial_models_are_rounded_before_steps(case):
+    for join in case["initial"]:
+        client = exact_client(case, -1)
+        assert client.receive(bytes.fromhex(join["hex"])).round == join["round"]
+        assert client.weights.tobytes() == np.float32(join["weights"]).tobytes()
+
+
+@pytest.mark.parametrize("case", STEPS["refused_models"], ids=lambda case: case["reason"])
+def test_golden_models_with_bad_low_parts_are_refused(case):
+    with pytest.raises(DecodeError):
+        exact_client(STEPS["exact_federations"][0], -1).receive(bytes.fromhex(case["hex"]))
+
+
+@pytest.mark.parametrize("case", STEPS["refused_sums"], ids=lambda case: case["reason"])
+def test_golden_sums_of_steps_that_break_a_rule_are_refused(case):
+    with pytest.raises((DecodeError, RemoteProtocolError)):
+        exact_client(STEPS["exact_federations"][0], 0).receive(bytes.fromhex(case["hex"]))
+
+
+V2_PATH = PATH.with_name("v2-catch-ups.json")
+V2 = json.loads(V2_PATH.read_text())
+
+
+def addressed_client(case, since: int) -> Client:
+    """Return the client of a golden federation of version 2 at a round."""
+    weights = None if since < 0 else np.float32(case["start"])
+    method = METHODS[case["method"].removesuffix("-float16")]
+    if case["method"] == "stc-powers":
+        method = stc(0.1, 0.1, magnitudes="powers")
+    client = Client(case["client"], method, LAYOUT, weights, federation="addressed")
+    for data in case["broadcasts"][: max(since, 0)]:
+        client.receive(bytes.fromhex(data))
+    return client
+
+
+@pytest.mark.parametrize("case", V2["addressed"], ids=lambda case: case["method"])
+def test_golden_addressed_catch_ups_are_applied(case):
+    for found in case["catch_ups"]:
+        client = addressed_client(case, found["since"])
+        client.receive(bytes.fromhex(found["hex"]))
+        assert client.round == len(case["broadcasts"])
+        assert client.weights.tobytes() == np.float32(case["weights"]).tobytes()
+    assert {"replayed broadcasts", "sum of broadcasts", "whole model"} >= {
+        found["how"] for found in case["catch_ups"]
+    } or case["method"].endswith("float16")
+
+
+@pytest.mark.parametrize("case", V2["refused_addressed"], ids=lambda case: case["reason"])
+def test_golden_addressed_catch_ups_that_break_a_rule_are_refused(case):
+    client = addressed_client(V2["addressed"][0], case["since"])
+    before = client.snapshot().to_bytes()
+    with pytest.raises((DecodeError, RemoteProtocolError)):
+        client.receive(bytes.fromhex(case["hex"]))
+    assert client.snapshot().to_bytes() == before
+
+
 def test_the_example_in_the_format_document_is_correct():
     lines = FORMAT.read_text().split("## An example")[1].split("```")[1].splitlines()[1:]
     shown = "".join(line[:24] for line in lines)
@@ -236,11 +429,14 @@ def test_the_format_document_lists_the_densities_of_golomb_widths():
         assert repr(density) in text
 
 
-def test_the_javascript_reader_decodes_the_golden_vectors():
+@pytest.mark.parametrize(
+    "path", [PATH, STEPS_PATH, V2_PATH, UPDATES_PATH], ids=lambda path: path.stem
+)
+def test_the_javascript_reader_decodes_the_golden_vectors(path):
     """``examples/reader.mjs`` was written from docs/format.md alone."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("Node.js is not installed")
-    result = subprocess.run([node, READER, PATH], capture_output=True, text=True, check=False)
+    result = subprocess.run([node, READER, path], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1].endswith(" passed, 0 failed")

@@ -283,8 +283,93 @@ def test_an_environment_variable_chooses_the_kernels(name):
     assert done.stdout.startswith(name)
 
 
-def test_an_unknown_backend_is_reported_by_name():
+@pytest.mark.parametrize(
+    "options", [["-c", "from fedtern import compress"], ["-m", "fedtern", "--version"]]
+)
+def test_an_unknown_backend_is_reported_by_name(options):
     environment = {**os.environ, "FEDTERN_KERNELS": "numba"}
-    command = [sys.executable, "-c", "from fedtern import compress"]
+    command = [sys.executable, *options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
     assert "FEDTERN_KERNELS must be native or numpy, got 'numba'" in done.stderr
+    assert ("Traceback" in done.stderr) == ("-c" in options)
+
+
+def random_tensors(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return ends and rows of up to four tensors: vectors, matrices, narrow and empty ones."""
+    ends = [0]
+    rows = []
+    for _ in range(int(rng.integers(0, 5))):
+        shapes = [
+            (1, int(rng.integers(0, 300))),
+            (int(rng.integers(1, 40)), int(rng.integers(1, 60))),
+            (int(rng.integers(0, 3)), int(rng.integers(0, 400))),
+            (int(rng.integers(1, 300)), int(rng.integers(1, 5))),
+        ]
+        height, width = shapes[rng.integers(4)]
+        ends.append(ends[-1] + height * width)
+        rows.append(height)
+    return np.array(ends[1:], np.int64), np.array(rows, np.int64)
+
+
+@settings(max_examples=200)
+@given(seeds)
+def test_both_backends_code_the_same_positions_adaptively(seed):
+    rng = np.random.default_rng(seed)
+    ends, rows = random_tensors(rng)
+    size = int(ends[-1]) if ends.size else 0
+    count = int(rng.binomial(size, rng.choice([0.001, 0.02, 0.3, 1.0])))
+    weights = rng.gamma(0.3, 1, size) + 1e-9
+    chances = weights / weights.sum() if size and seed % 2 else None
+    positions = np.sort(rng.choice(size, count, replace=False, p=chances)) if count else []
+    positions = np.array(positions, np.int64)
+    largest = int(rng.choice([1, 2, 5, 40, 100_000]))
+    magnitudes = rng.geometric(0.5, count) * np.where(rng.random(count) < 0.05, 1000, 1)
+    magnitudes = np.minimum(magnitudes, largest).astype(np.int32)
+
+    def encode(backend):
+        out = np.zeros(20 * count + 64, np.uint8)
+        length = backend.encode_adaptive(positions, magnitudes, largest, ends, rows, out)
+        assert backend.encode_adaptive(positions, magnitudes, largest, ends, rows, out[:0]) == (
+            -1 if length else 0
+        )
+        return out[:length].tobytes()
+
+    stream = same_result(encode)
+    changed = damaged(stream, rng)[: len(stream)]
+    for data in (np.frombuffer(stream, np.uint8), changed, changed[: rng.integers(20)].copy()):
+
+        def decode(backend, data=data):
+            found = np.zeros(count, np.int64)
+            found_magnitudes = np.zeros(count, np.int32)
+            length = backend.decode_adaptive(data, found, found_magnitudes, largest, ends, rows)
+            if length < 0:
+                return None
+            return found.tobytes(), found_magnitudes.tobytes() if largest > 1 else b""
+
+        result = same_result(decode)
+        if data.tobytes() == stream:
+            expected = magnitudes.tobytes() if largest > 1 else b""
+            assert result == (positions.tobytes(), expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("positions", "magnitudes", "ends", "rows", "message"),
+    [
+        ([3, 1], [1, 1], [9], [3], "positions must be strictly increasing"),
+        ([9], [1], [9], [3], "positions must be strictly increasing"),
+        ([1], [3], [9], [3], "magnitudes in range"),
+        ([1], [0], [9], [3], "magnitudes in range"),
+        ([1], [1], [9], [2], "ends and rows are not those of tensors"),
+        ([1], [1], [9, 5], [3, 1], "ends and rows are not those of tensors"),
+    ],
+)
+def test_invalid_entries_are_not_coded_adaptively(
+    backend, positions, magnitudes, ends, rows, message
+):
+    out = np.zeros(100, np.uint8)
+    arrays = (np.array(positions, np.int64), np.array(magnitudes, np.int32))
+    tensors = (np.array(ends, np.int64), np.array(rows, np.int64))
+    with pytest.raises(ValueError, match=message):
+        backend.encode_adaptive(*arrays, 2, *tensors, out)

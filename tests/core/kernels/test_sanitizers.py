@@ -35,7 +35,7 @@ def test_kernels_stay_within_their_arrays(tmp_path):
         pytest.skip("needs gcc on Linux")
     library = tmp_path / "compiled.so"
     include = sysconfig.get_paths()["include"]
-    sources = [ROOT / "native" / name for name in ("kernels.c", "python_module.c")]
+    sources = [ROOT / "native" / name for name in ("kernels.c", "adaptive.c", "python_module.c")]
     command = [compiler, *FLAGS.split(), *SANITIZERS.split(), f"-I{include}", *map(str, sources)]
     subprocess.run([*command, "-o", str(library), "-lm"], check=True)
     (tmp_path / "instrumented.py").write_text(PLUGIN.format(path=str(library)))

@@ -9,9 +9,9 @@ import pytest
 
 from checks import LAYOUT, METHODS, pair, trained
 from fedtern import METHODS as BY_NAME
-from fedtern import Layout, Method, NonFiniteError
+from fedtern import Client, Layout, Method, NonFiniteError, Server, stc, stc_plus
 from fedtern.core.analytic import analytic_bits
-from fedtern.core.updates import Sparse, Ternary
+from fedtern.core.updates import Sparse, Ternary, count_entries
 
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
@@ -78,6 +78,8 @@ SIZES = {
     "powersgd": 0.02,
     "structured": 0.02,
     "sketched": 0.02,
+    "eden": 0.02,
+    "sparseloco": 0.02,
 }
 
 
@@ -100,7 +102,7 @@ def test_the_mean_size_of_an_atomo_upload_matches_its_rank():
     assert abs(8 * np.mean(sizes) / analytic_bits(method.up, layout) - 1) <= 0.02
 
 
-@pytest.mark.parametrize("name", ["strom", "variance", "qsgd"])
+@pytest.mark.parametrize("name", ["strom", "variance", "qsgd", "demo"])
 def test_the_size_of_an_upload_is_within_the_bound_of_the_publication(name):
     method = BY_NAME[name]()
     update = realistic_update(method, VGG)
@@ -110,7 +112,7 @@ def test_the_size_of_an_upload_is_within_the_bound_of_the_publication(name):
 
 @pytest.mark.parametrize(
     ("name", "max_bits"),
-    [("terngrad", 1.6), ("signsgd", 1.001), ("ef_signsgd", 1.001), ("qsgd", 4)],
+    [("terngrad", 1.6), ("eden", 1.001), ("signsgd", 1.001), ("ef_signsgd", 1.001), ("qsgd", 4)],
 )
 def test_dense_methods_take_few_bits_per_parameter(name, max_bits):
     method = BY_NAME[name]()
@@ -170,7 +172,51 @@ def test_weights_that_are_not_finite_are_refused_without_side_effects(method, ba
     assert client.snapshot().to_bytes() == before
 
 
+def sent_down(method: Method, size: int) -> int:
+    """Return the number of values in a broadcast of a model with one tensor."""
+    server = Server(np.zeros(size), method)
+    client = Client(0, method, weights=np.zeros(size))
+    delta = np.random.default_rng(0).standard_normal(size).astype(np.float32)
+    server.receive(0, client.send_delta(delta).data)
+    return count_entries(server.finish_round().update)
+
+
+@pytest.mark.parametrize("magnitudes", ["mean", "powers"])
+def test_automatic_broadcasts_have_the_participation_times_the_values_of_uploads(magnitudes):
+    options = {"p_up": 0.1, "p_down": "auto", "magnitudes": magnitudes}
+    assert sent_down(stc(**options, participation=0.25), 4000) == 100
+    assert sent_down(stc(**options), 4000) == 400
+
+
+def test_automatic_broadcasts_have_at_least_four_values_of_a_model():
+    assert sent_down(stc(p_up=0.1, p_down="auto", participation=0.01), 2000) == 4
+    assert sent_down(stc(p_up=1.0, p_down="auto", participation=0.01), 3) == 3
+    by_tensor = stc(p_up=0.1, p_down="auto", participation=0.01, scope="tensor")
+    assert sent_down(by_tensor, 2000) == 2
+
+
+@pytest.mark.parametrize(
+    ("size", "up", "down"), [(100_000, 500, 50), (20_000, 256, 26), (100, 100, 26)]
+)
+def test_stc_plus_sends_at_least_256_values_of_a_model(size, up, down):
+    method = stc_plus(participation=0.1)
+    client = Client(0, method, weights=np.zeros(size))
+    delta = np.random.default_rng(0).standard_normal(size).astype(np.float32)
+    assert count_entries(client.send_delta(delta).update) == up
+    assert sent_down(method, size) == down
+
+
+def test_stc_plus_is_a_combination_of_options_of_stc():
+    options = {"p_up": 0.1, "p_down": "auto", "participation": 0.1}
+    same = stc(**options, codec="adaptive", magnitudes="powers")
+    plus = stc_plus(**options)
+    assert (plus.up, plus.down, plus.local_steps) == (same.up, same.down, same.local_steps)
+    assert plus.digest != same.digest
+
+
 BAD = {
+    "stc:p_down": ({"p_down": "most"}, "p_down must be of type float or 'auto', got 'most'"),
+    "stc:participation": ({"participation": 1.5}, r"participation must be in \(0, 1\], got 1.5"),
     "dgc:momentum": ({"momentum": 1.0}, r"momentum must be in \[0, 1\), got 1.0"),
     "dgc:clip": ({"clip": 0.0}, "clip must be positive or None, got 0.0"),
     "dgc:warmup": ({"warmup": -1}, "warmup must be from 0"),
@@ -179,10 +225,15 @@ BAD = {
     "variance:decay": ({"decay": 1.5}, r"decay must be in \(0, 1\]"),
     "terngrad:": ({"clip": -1.0}, "clip must be positive or None"),
     "qsgd:levels": ({"levels": 0}, "steps must be from 1"),
-    "qsgd:norm": ({"norm": "l1"}, "norm must be of type 'l2' or 'max', got 'l1'"),
+    "qsgd:norm": ({"norm": "l1"}, "norm must be 'l2' or 'max', got 'l1'"),
     "grid:": ({"step_up": 0.0}, "step must be from 0.01 to 1.4, got 0.0"),
     "atomo:": ({"rank": 0}, "rank must be from 1"),
     "powersgd:": ({"rank": 0}, "rank must be from 1"),
+    "sparseloco:decay": ({"decay": 1.5}, "decay must be from 0 to 1, got 1.5"),
+    "sparseloco:chunk": ({"chunk": 0}, "chunk must be from 1"),
+    "demo:k": ({"k": 0}, "k must be from 1 to 4096, got 0"),
+    "demo:delta": ({"delta": 0.0}, "step must be a positive"),
+    "eden:": ({"bits": 5}, "bits must be from 1 to 4, got 5"),
     "sketched:": ({"bits": 17}, "bits must be from 1 to 16"),
     "structured:": ({"p": 0.0}, r"p must be in \(0, 1\]"),
 }

@@ -15,6 +15,7 @@ import pytest
 from checks import same
 from fedtern import METHODS, Method, register_method, sgd
 from fedtern.core.methods import Mean, MethodSpec, make_method, method_from_spec
+from fedtern.core.methods.server_optimizers import ServerAdam, ServerMomentum
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -57,6 +58,9 @@ def test_a_digest_changes_with_every_part_of_a_method():
         replace(base, name="other"),
         replace(base, version=2),
         METHODS["stc"](p_up=1 / 399),
+        replace(base, server_optimizer=ServerMomentum()),
+        replace(base, server_optimizer=ServerMomentum(nesterov=True)),
+        replace(base, server_optimizer=ServerAdam()),
     ]
     digests = {method.digest for method in [base, *others]}
     assert len(digests) == 1 + len(others)
@@ -145,7 +149,7 @@ def test_a_parameter_is_converted_before_the_method_is_made():
         ({"local_steps": 2.5}, "stc's local_steps must be of type int, got 2.5"),
         ({"local_steps": True}, "stc's local_steps must be of type int, got True"),
         ({"weighted": "no"}, "stc's weighted must be of type bool, got 'no'"),
-        ({"scope": "layer"}, "stc's scope must be of type 'model' or 'tensor', got 'layer'"),
+        ({"scope": "layer"}, "stc's scope must be 'model' or 'tensor', got 'layer'"),
         ({"p_up": None}, "stc's p_up must be of type float, got None"),
     ],
 )

@@ -11,22 +11,24 @@ from fedtern import (
     Layout,
     LocalProtocolError,
     MissedRounds,
+    RemoteProtocolError,
     Server,
     Snapshot,
     stc,
 )
-from fedtern.core.envelope import CATCH_UP
+from fedtern.core.envelope import ADDRESSED_CATCH_UP
 from fedtern.core.layout import Carried
 from fedtern.core.protocol import How, Upload
-from fedtern.core.protocol.catchup import MODEL, REPLAY, SUM, CatchUpBuilder, read_lag
+from fedtern.core.protocol.catchup import MODEL, REPLAY, SUM, Addressee, CatchUpBuilder, read_lag
 from fedtern.core.updates import is_empty
 
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
 
 def mode_of(data: bytes, server: Server) -> int:
-    _, reader = server.terms.open(data, CATCH_UP)
-    return read_lag(reader)[2]
+    _, reader = server.terms.open(data, ADDRESSED_CATCH_UP)
+    reader.varint()
+    return read_lag(reader, is_addressed=True)[3]
 
 
 @every_method
@@ -77,8 +79,8 @@ def test_every_kind_of_catch_up_leads_to_the_same_weights(method):
     """All three kinds must work, although the server sends only the shortest."""
     server, clients = pair(method, clients=4)
     broadcasts = [play_round(server, clients, [0, 1], seed=t) for t in range(4)]
-    builder = CatchUpBuilder(0, server.round, False, server.terms)
     first_stamp = broadcasts[0].header.stamp
+    builder = CatchUpBuilder(0, server.round, False, server.terms, Addressee(9, first_stamp))
     weights, sign_counts = server._replica.base_and_signs()
     messages = [
         builder.replay([b.data for b in broadcasts], first_stamp),
@@ -127,7 +129,7 @@ def test_a_sum_of_signs_takes_at_most_log2_of_2s_plus_1_bits_per_parameter():
 
 def test_the_cache_stays_within_its_limit_while_clients_catch_up():
     start = np.zeros(2000, np.float32)
-    small = Server(start, stc(1 / 50, 1 / 50), cache_bytes=4_000)
+    small = Server(start, stc(1 / 50, 1 / 50), cache_bytes=12_000)
     large = Server(start, stc(1 / 50, 1 / 50), cache_bytes=10**6)
     client = Client(0, small.terms.method, weights=start)
     num_cached = []
@@ -139,9 +141,10 @@ def test_the_cache_stays_within_its_limit_while_clients_catch_up():
             server.finish_round()
             server.catch_up(1, max(small.round - 3, 0))  # the sum for it is cached, too
         num_cached.append(len(small._history.encoded_broadcasts()))
-    restored = Server(start, small.terms.method, cache_bytes=4_000)
+    restored = Server(start, small.terms.method, cache_bytes=12_000)
     restored.restore(Snapshot.from_bytes(small.snapshot().to_bytes()))
-    assert restored._history.nbytes == small._history.nbytes <= 4_000
+    restored.catch_up(1, small.round - 3)
+    assert restored._history.nbytes == small._history.nbytes <= 12_000
     assert 10 < max(num_cached) < 40
     # Messages do not depend on which updates are still decoded.
     assert len(small._history._decoded) < 5
@@ -229,19 +232,21 @@ def test_a_catch_up_tells_whether_the_last_upload_counted(method, arrived):
     assert unchanged == (arrived or is_memoryless(method) or is_empty_upload)
 
 
-def test_a_client_from_a_backup_learns_that_its_upload_did_not_count():
+def test_a_client_from_a_backup_is_told_to_start_again():
     server, clients = pair(METHODS["stc"])
     lost = clients[1]
     lost.send(trained(lost, 0))  # never arrives
     backup = lost.snapshot()
-    residual = lost.residual.copy()
     play_round(server, clients, [0])
     lost.receive(server.catch_up(1, 0).data)
     server.receive(1, lost.send(trained(lost, 1)).data)  # a later one counts
     server.finish_round()
     lost.restore(backup)
-    lost.receive(server.catch_up(1, 0).data)
-    assert not np.array_equal(lost.residual, residual)
+    with pytest.raises(RemoteProtocolError, match="restored from an old copy of its state"):
+        lost.receive(server.catch_up(1, 0).data)
+    assert lost.round == 0
+    new = pair(METHODS["stc"])[1][1]  # its directory was deleted
+    assert new.receive(server.catch_up(1, 0).data).round == 2
 
 
 @pytest.mark.parametrize("precision", ["float16", "int8"])

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from checks import LAYOUT, METHODS
 from fedtern import Client, DecodeError, MissedRounds, RemoteProtocolError, Server, Snapshot
-from fedtern.core.feedback import ErrorFeedback, PowerIteration
+from fedtern.core.feedback import EMPTY, ErrorFeedback, PowerIteration, State
 from fedtern.core.layout import Carried, Layout
 from fedtern.core.protocol import Upload
 from fedtern.core.protocol.initial import round_initial
@@ -59,7 +59,8 @@ class LossyFederation(RuleBasedStateMachine):
         self.inboxes: list[list[bytes]] = [[] for _ in range(CLIENTS)]
         self.produced = np.zeros((CLIENTS, LAYOUT.size))
         self.counted = np.zeros((CLIENTS, LAYOUT.size))
-        self.aggregated = np.zeros(LAYOUT.size)
+        self.aggregated = np.zeros(LAYOUT.size)  # after the server's optimiser
+        self.optimizer_state: State = EMPTY
         self.counted_uploads: set[tuple[int, int]] = set()
 
     def random_carried(self):
@@ -109,8 +110,11 @@ class LossyFederation(RuleBasedStateMachine):
             self.counted_uploads.add((i, round))
         weighted = getattr(self.method.aggregate, "weighted", False)
         client_weights = {i: (i + 1 if weighted else 1) for i in updates}
-        for i, update in updates.items():
-            self.aggregated += update * client_weights[i] / sum(client_weights.values())
+        if updates:
+            self.aggregate(
+                sum(update * client_weights[i] for i, update in updates.items())
+                / sum(client_weights.values())
+            )
         self.history.append(self.state(self.server))
         for inbox in self.inboxes:
             inbox.append(broadcast.data)
@@ -209,10 +213,18 @@ class LossyFederation(RuleBasedStateMachine):
         for i in counted:
             self.counted[i] += self._pending_update(i)
             self.counted_uploads.add((i, round))
-        self.aggregated += delta
+        self.aggregate(delta)
         self.history.append(self.state(self.server))
         for inbox in self.inboxes:
             inbox.append(broadcast.data)
+
+    def aggregate(self, delta):
+        optimizer = self.method.server_optimizer
+        if optimizer is not None:
+            delta, self.optimizer_state = optimizer.step(
+                delta.astype(np.float32), self.optimizer_state
+            )
+        self.aggregated += delta
 
     def _pending_update(self, i):
         data = self.clients[i].pending

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout
-from fedtern.core.updates import Update
+from fedtern.core.updates import Limits, Update
+from fedtern.core.updates.limits import EntryLimits
 from fedtern.core.wire import Reader
 
 T = TypeVar("T")
@@ -44,6 +45,15 @@ class Codec(Protocol):
         ...
 
 
+@runtime_checkable
+class BoundedCodec(Protocol):
+    """A codec that states the length of its longest payload. All codecs of this package do."""
+
+    def max_bytes(self, limits: Limits, layout: Layout) -> int:
+        """Return an upper bound of the length of an update within limits."""
+        ...
+
+
 class NamedCodec(Codec, Protocol):
     """A codec of a single format."""
 
@@ -63,6 +73,14 @@ def check_kind(update: object, kind: type[T]) -> T:
     if not isinstance(update, kind):
         raise TypeError(f"this codec writes {kind.__name__} updates, got {type(update).__name__}")
     return update
+
+
+MAX_VARINT_BYTES = 10
+
+
+def max_entries(limits: Limits, layout: Layout) -> int:
+    """Return the largest number of positions of an update within limits."""
+    return limits.total if isinstance(limits, EntryLimits) else layout.size
 
 
 def open_payload(data: bytes, codec_id: int) -> Reader:

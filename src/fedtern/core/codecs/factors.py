@@ -10,7 +10,7 @@ import numpy as np
 from fedtern.core.codecs.codec import check_kind, open_payload
 from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout, Vector
-from fedtern.core.updates import LowRank, Projected, Update
+from fedtern.core.updates import Limits, LowRank, Projected, Update
 from fedtern.core.updates.factors import (
     WHOLE,
     MatrixShapes,
@@ -18,6 +18,7 @@ from fedtern.core.updates.factors import (
     count_values,
     matrix_shapes,
 )
+from fedtern.core.updates.limits import RankLimits
 from fedtern.core.wire import Reader, check_floats, floats, u64, varint
 
 # Within these limits, the product of two factors stays below 2**100.
@@ -55,6 +56,10 @@ class LowRankCodec:
                 _check_factor(values[rank * rows :], _MAX_RIGHT)
         return low_rank
 
+    def max_bytes(self, limits: Limits, layout: Layout) -> int:
+        """Return an upper bound of the length of an update within limits."""
+        return 1 + _max_bytes(limits, layout, right_only=False)
+
 
 @dataclass(frozen=True)
 class ProjectedCodec:
@@ -87,6 +92,17 @@ class ProjectedCodec:
                 _check_factor(values[at : at + length], _MAX_RIGHT)
             at += length
         return Projected(shapes, ranks, seed, values)
+
+    def max_bytes(self, limits: Limits, layout: Layout) -> int:
+        """Return an upper bound of the length of an update within limits."""
+        return 1 + 8 + _max_bytes(limits, layout, right_only=True)
+
+
+def _max_bytes(limits: Limits, layout: Layout, *, right_only: bool) -> int:
+    values = layout.size
+    if isinstance(limits, RankLimits):
+        values = limits.count_values(right_only=right_only)
+    return 3 * layout.ends.size + 4 * values  # a rank takes up to three bytes
 
 
 def _encode_ranks(ranks: tuple[int, ...]) -> bytes:

@@ -78,13 +78,30 @@ def golomb_width(count: float, size: float) -> int:
     return len(_ASCENDING) - bisect_left(_ASCENDING, count / size)
 
 
+def max_encoded_bytes(indices: NDArray[np.int64], size: int) -> int:
+    """Return an upper bound of the length of ``encode_positions``."""
+    width = golomb_width(indices.size, size)
+    # The sum of the gaps' quotients is at most the quotient of the sum of the gaps.
+    quotients = 0
+    if indices.size:
+        quotients = ((int(indices[-1]) + 1 - indices.size) >> width) + indices.size
+    return (indices.size * width + 7) // 8 + (quotients + 7) // 8
+
+
+def max_position_bytes(count: int, size: int) -> int:
+    """Return an upper bound of the length of ``encode_positions`` of up to ``count`` positions."""
+    width = golomb_width(count, size)
+    quotients = (max(size - count, 0) >> width) + count
+    # One bit per position more: fewer positions have wider remainders, and at the limits between
+    # two widths the code of slightly fewer positions can be a little longer.
+    return (count * (width + 1) + quotients) // 8 + 4
+
+
 def encode_positions(indices: NDArray[np.int64], size: int) -> bytes:
     """Encode strictly increasing positions below ``size`` as ``remainders | quotients``."""
     width = golomb_width(indices.size, size)
     low_bytes = (indices.size * width + 7) // 8
-    # The sum of the gaps' quotients is at most the quotient of the last position.
-    max_bits = (int(indices[-1]) >> width) + indices.size if indices.size else 0
-    out = np.empty(low_bytes + (max_bits + 7) // 8, np.uint8)
+    out = np.empty(max_encoded_bytes(indices, size), np.uint8)
     used = encode_gaps(indices, width, out[:low_bytes], out[low_bytes:])
     return out[: low_bytes + (used + 7) // 8].tobytes()
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtern.core.codecs.codec import check_kind, open_payload
+from fedtern.core.codecs.codec import MAX_VARINT_BYTES, check_kind, open_payload
 from fedtern.core.errors import DecodeError
 from fedtern.core.kernels import (
     decode_levels,
@@ -18,8 +18,9 @@ from fedtern.core.kernels import (
     unpack_levels,
 )
 from fedtern.core.layout import Layout, Vector
-from fedtern.core.updates import Levels, Update
+from fedtern.core.updates import Levels, Limits, Update
 from fedtern.core.updates.levels import bucket_ends
+from fedtern.core.updates.limits import LevelLimits
 from fedtern.core.wire import Reader, check_floats, floats, varint
 
 # 17 ternary digits fit in 27 bits: 1.588 bits per level, where log2(3) is 1.585.
@@ -71,6 +72,11 @@ class TritsCodec:
         _check_zero_scales(levels, scales, layout.ends)
         return Levels(layout.size, levels, scales, layout.ends, 1)
 
+    def max_bytes(self, limits: Limits, layout: Layout) -> int:
+        """Return an upper bound of the length of an update within limits."""
+        groups = -(-layout.size // _GROUP)
+        return 1 + 4 * layout.ends.size + (groups * _GROUP_BITS + 7) // 8
+
 
 @dataclass(frozen=True)
 class TensorSignsCodec:
@@ -99,6 +105,10 @@ class TensorSignsCodec:
         reader.end()
         levels = 2 * signs.astype(np.int32) - np.int32(1)
         return Levels(layout.size, levels, scales, layout.ends, 1)
+
+    def max_bytes(self, limits: Limits, layout: Layout) -> int:
+        """Return an upper bound of the length of an update within limits."""
+        return 1 + 4 * layout.ends.size + (layout.size + 7) // 8
 
 
 @dataclass(frozen=True)
@@ -160,6 +170,16 @@ class EliasCodec:
             raise DecodeError("bits after the last level")
         _check_zero_scales(levels, scales, ends)
         return Levels(layout.size, levels, scales, ends, steps)
+
+    def max_bytes(self, limits: Limits, layout: Layout) -> int:
+        """Return an upper bound of the length of an update within limits."""
+        steps, segments = _MAX_STEPS, layout.size
+        if isinstance(limits, LevelLimits):
+            steps, segments = limits.most_steps, limits.ends.size
+        # The dense code of the highest level; a zero takes one bit.
+        bits = int(measure_levels(np.array([steps], np.int32), False))
+        head = 2 + 3 * MAX_VARINT_BYTES + 4 * segments
+        return head + (layout.size * bits + 7) // 8
 
 
 def _check_single_step(update: Update, layout: Layout) -> Levels:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from fedtern.core.codecs.codec import check_kind, open_payload
 from fedtern.core.errors import DecodeError
 from fedtern.core.layout import Layout
-from fedtern.core.updates import Dense, Signs, Sparse, Update
+from fedtern.core.updates import Dense, Limits, Signs, Sparse, Update
 from fedtern.core.wire import Reader, check_floats, f32, floats_view
 
 
@@ -71,6 +71,10 @@ class DenseCodec:
             raise DecodeError(f"expected codec {self.id}, got {codec}")
         return Dense(check_floats(reader.floats(layout.size), layout.name_at))
 
+    def max_bytes(self, limits: Limits, layout: Layout) -> int:
+        """Return an upper bound of the length of an update within limits."""
+        return 1 + 4 * layout.size
+
 
 @dataclass(frozen=True)
 class SignsCodec:
@@ -95,3 +99,7 @@ class SignsCodec:
         bits = reader.bits(layout.size)
         reader.end()
         return Signs(layout.size, bits, step)
+
+    def max_bytes(self, limits: Limits, layout: Layout) -> int:
+        """Return an upper bound of the length of an update within limits."""
+        return 1 + 4 + (layout.size + 7) // 8

@@ -1,4 +1,4 @@
-"""Codecs of updates whose positions follow from a seed."""
+"""Codecs of updates that depend on a seed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtern.core.codecs.codec import check_kind, open_payload
+from fedtern.core.codecs.codec import MAX_VARINT_BYTES, check_kind, open_payload
 from fedtern.core.errors import DecodeError
 from fedtern.core.kernels import pack_levels, unpack_levels
 from fedtern.core.layout import Layout
-from fedtern.core.updates import Masked, Sketched, Update
-from fedtern.core.updates.seeded import block_lengths
+from fedtern.core.updates import Limits, Masked, Rotated, Sketched, Update
+from fedtern.core.updates.limits import SeededLimits
+from fedtern.core.updates.seeded import CENTROIDS, block_lengths
 from fedtern.core.wire import check_floats, floats, u64, varint
 
 
@@ -43,6 +44,11 @@ class MaskedCodec:
         values = check_floats(reader.floats(count), lambda i: f"value {i}")
         reader.end()
         return Masked(layout.size, seed, values)
+
+    def max_bytes(self, limits: Limits, layout: Layout) -> int:
+        """Return an upper bound of the length of an update within limits."""
+        count = limits.count if isinstance(limits, SeededLimits) else layout.size
+        return 1 + 8 + MAX_VARINT_BYTES + 4 * count
 
 
 @dataclass(frozen=True)
@@ -86,3 +92,55 @@ class SketchedCodec:
         levels = np.empty(sum(lengths), np.int32)
         unpack_levels(np.concatenate([packed, np.zeros(8, np.uint8)]), bits, levels)
         return Sketched(layout.size, seed, kept, bits, levels, lows, highs)
+
+    def max_bytes(self, limits: Limits, layout: Layout) -> int:
+        """Return an upper bound of the length of an update within limits."""
+        count, bits = layout.size, 16
+        if isinstance(limits, SeededLimits):
+            count, bits = limits.count, limits.bits or 16
+        lengths = block_lengths(count)
+        blocks = 8 * len(lengths) + (sum(lengths) * bits + 7) // 8
+        return 1 + 8 + MAX_VARINT_BYTES + 1 + blocks
+
+
+@dataclass(frozen=True)
+class RotatedCodec:
+    """Codec of rotated updates.
+
+    Format: ``id | seed | bits | scale of each block | levels``.
+    """
+
+    part_id: ClassVar[str] = "rotated"
+    id: ClassVar[int] = 32
+    name: ClassVar[str] = "rotated"
+
+    def encode(self, update: Update, layout: Layout) -> bytes:
+        """Encode levels with ``bits`` bits each, and four bytes per block."""
+        rotated = check_kind(update, Rotated)
+        packed = np.zeros((rotated.levels.size * rotated.bits + 7) // 8, np.uint8)
+        pack_levels(rotated.levels, rotated.bits, packed)
+        head = bytes([self.id]) + u64(rotated.seed) + bytes([rotated.bits])
+        return head + floats(rotated.scales) + packed.tobytes()
+
+    def decode(self, data: bytes, layout: Layout) -> Rotated:
+        """Decode a level for each parameter of the layout, in blocks."""
+        reader = open_payload(data, self.id)
+        seed = reader.u64()
+        bits = reader.byte()
+        if bits not in CENTROIDS:
+            raise DecodeError(f"expected from 1 to {max(CENTROIDS)} bits per value, got {bits}")
+        lengths = block_lengths(layout.size)
+        scales = check_floats(reader.floats(len(lengths)), lambda i: f"scale of block {i}")
+        if np.signbit(scales).any():
+            raise DecodeError("the scale of a block is negative")
+        packed = reader.bits(sum(lengths) * bits)
+        reader.end()
+        levels = np.empty(sum(lengths), np.int32)
+        unpack_levels(np.concatenate([packed, np.zeros(8, np.uint8)]), bits, levels)
+        return Rotated(layout.size, seed, bits, levels, scales)
+
+    def max_bytes(self, limits: Limits, layout: Layout) -> int:
+        """Return an upper bound of the length of an update within limits."""
+        bits = limits.bits if isinstance(limits, SeededLimits) and limits.bits else max(CENTROIDS)
+        lengths = block_lengths(layout.size)
+        return 1 + 8 + 1 + 4 * len(lengths) + (sum(lengths) * bits + 7) // 8

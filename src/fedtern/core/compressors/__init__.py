@@ -4,32 +4,47 @@ A compressor is pure: the same vector and random generator give the same update.
 share memory with the vector it was made from.
 """
 
+from fedtern.core.compressors.blocks import CosineTopK, SparsePalette
 from fedtern.core.compressors.compressor import (
     AccumulatingCompressor,
     Compressor,
     Identity,
+    LimitedCompressor,
     SubspaceCompressor,
     check_finite,
     check_selected,
+    find_limits,
     next_thresholds,
 )
 from fedtern.core.compressors.levels import NearestLevels, StochasticLevels, StochasticTernary
 from fedtern.core.compressors.lowrank import RandomSubspace, SpectralAtoms
 from fedtern.core.compressors.signs import ScaledSign, Sign
-from fedtern.core.compressors.sketches import RandomMask, Sketch
-from fedtern.core.compressors.sparse import SparseBinary, SparseTernary, Threshold, TopK, count_kept
+from fedtern.core.compressors.sketches import RandomMask, RotatedCentroids, Sketch
+from fedtern.core.compressors.sparse import (
+    SparseBinary,
+    SparseSteps,
+    SparseTernary,
+    Threshold,
+    TopK,
+    count_kept,
+)
 
 __all__ = [
     "AccumulatingCompressor",
     "Compressor",
+    "CosineTopK",
     "Identity",
+    "LimitedCompressor",
     "NearestLevels",
     "RandomMask",
     "RandomSubspace",
+    "RotatedCentroids",
     "ScaledSign",
     "Sign",
     "Sketch",
     "SparseBinary",
+    "SparsePalette",
+    "SparseSteps",
     "SparseTernary",
     "SpectralAtoms",
     "StochasticLevels",
@@ -40,5 +55,6 @@ __all__ = [
     "check_finite",
     "check_selected",
     "count_kept",
+    "find_limits",
     "next_thresholds",
 ]

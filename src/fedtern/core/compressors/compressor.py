@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Literal, Protocol, runtime_checkable
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedtern.core.kernels import first_unsafe
 from fedtern.core.layout import Layout, Vector
-from fedtern.core.updates import Dense, Sparse, Ternary, Update
+from fedtern.core.updates import Dense, Limits, NoLimits, Sparse, Steps, Ternary, Update
 
 MAX_MAGNITUDE = 2.0**100
 """The largest magnitude of a value that can be sent; sums of messages stay far from overflow."""
@@ -43,6 +44,20 @@ class Compressor(Protocol):
 
 
 @runtime_checkable
+class LimitedCompressor(Protocol):
+    """A compressor that states which updates it can make. All compressors of this package do."""
+
+    def limits(self, layout: Layout) -> Limits:
+        """Return the limits of the updates for a layout."""
+        ...
+
+
+def find_limits(part: object, layout: Layout) -> Limits:
+    """Return the limits that a compressor or a feedback rule states; none if it states none."""
+    return part.limits(layout) if isinstance(part, LimitedCompressor) else NoLimits()
+
+
+@runtime_checkable
 class SubspaceCompressor(Protocol):
     """A compressor that sends one random subspace, in which clients can train from the start."""
 
@@ -56,19 +71,27 @@ class AccumulatingCompressor(Protocol):
     """A compressor that adds the residual and compresses in one pass."""
 
     def accumulate(
-        self, delta: Vector, residual: Vector | None, thresholds: Vector | None, layout: Layout
-    ) -> tuple[Update, Vector]:
+        self, delta: Vector, state: Mapping[str, Vector], layout: Layout
+    ) -> tuple[Update, dict[str, Vector]]:
         """Add the residual to ``delta``, in place, and compress the sum.
 
         Args:
             delta: the change to send; it is changed.
-            residual: the residual, or None.
-            thresholds: the thresholds that the previous call returned, or None. They affect the
-                speed only, not the result.
+            state: the vectors that the previous call returned, and the residual, if there are any.
             layout: the model's tensors.
 
         Returns:
-            The update that ``compress`` would make of the sum, and ``next_thresholds`` of it.
+            The update, and ``remember`` of it.
+
+        """
+        ...
+
+    def remember(self, update: Update, magnitudes: Vector) -> dict[str, Vector]:
+        """Return the vectors for the next call of ``accumulate``.
+
+        Args:
+            update: an update that this compressor has made.
+            magnitudes: the magnitudes of the values at the update's indices before compression.
 
         """
         ...
@@ -85,6 +108,10 @@ class Identity:
         """Return the vector itself as an update, after checking that all values are finite."""
         check_finite(x, layout)
         return Dense(x)
+
+    def limits(self, layout: Layout) -> NoLimits:
+        """Return no limits: every dense update is possible."""
+        return NoLimits()
 
 
 def check_finite(x: Vector, layout: Layout) -> None:
@@ -105,7 +132,7 @@ def float64_mean(values: Vector) -> np.float32:
     return np.float32(np.add.reduce(values, axis=None, dtype=np.float64) / max(values.size, 1))
 
 
-def next_thresholds(update: Sparse | Ternary, magnitudes: Vector) -> Vector:
+def next_thresholds(update: Sparse | Ternary | Steps, magnitudes: Vector) -> Vector:
     """Estimate, for each segment, a magnitude that 1.5 times the update's entries will reach.
 
     The estimate is 0 for a segment with too few entries. It assumes that the number of values
@@ -118,17 +145,18 @@ def next_thresholds(update: Sparse | Ternary, magnitudes: Vector) -> Vector:
         magnitudes: the magnitudes of the values that the update was made from.
 
     """
-    ends = update.ends if isinstance(update, Ternary) else None
+    ends = None if isinstance(update, Sparse) else update.ends
+    cuts = [0, magnitudes.size]
+    if ends is not None:
+        cuts = [0, *np.searchsorted(update.indices, ends).tolist()]
+    segments = [magnitudes[a:b] for a, b in pairwise(cuts)]
     if isinstance(update, Ternary):
         means = update.mus.tolist()
     else:
-        means = [float(float64_mean(magnitudes))]
-    if ends is None:
-        return np.array([_next_threshold(magnitudes, means[0])], np.float32)
-    cuts = pairwise([0, *np.searchsorted(update.indices, ends).tolist()])
-    segments = zip(means, cuts, strict=True)
+        means = [float(float64_mean(segment)) for segment in segments]
     return np.array(
-        [_next_threshold(magnitudes[a:b], mean) for mean, (a, b) in segments], np.float32
+        [_next_threshold(segment, mean) for segment, mean in zip(segments, means, strict=True)],
+        np.float32,
     )
 
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtern.core.compressors.compressor import MAX_MAGNITUDE, Loss, check_finite
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.updates import Levels
 from fedtern.core.updates.levels import bucket_ends
+from fedtern.core.updates.limits import LevelLimits
 
 Norm = Literal["l2", "max"]
 
@@ -66,6 +68,10 @@ class StochasticTernary:
             start = end
         return Levels(x.size, levels, np.array(scales, np.float32), layout.ends, 1)
 
+    def limits(self, layout: Layout) -> LevelLimits:
+        """Return one level per tensor."""
+        return LevelLimits(1, layout.ends)
+
 
 @dataclass(frozen=True)
 class StochasticLevels:
@@ -96,7 +102,7 @@ class StochasticLevels:
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Levels:
         """Compress each bucket of the flat vector by Eq. 4.3 of the publication."""
         check_finite(x, layout)
-        ends = bucket_ends(x.size, self.bucket) if x.size else layout.ends
+        ends = self._segments(layout)
         lengths = np.diff(ends, prepend=0)
         starts = ends - lengths
         magnitudes = np.abs(x)
@@ -116,6 +122,13 @@ class StochasticLevels:
         levels = np.minimum(exact, np.float32(self.steps)).astype(np.int32)
         levels[x < 0] *= -1
         return Levels(x.size, levels, scales, ends, self.steps)
+
+    def limits(self, layout: Layout) -> LevelLimits:
+        """Return the number of levels and the buckets."""
+        return LevelLimits(self.steps, self._segments(layout))
+
+    def _segments(self, layout: Layout) -> NDArray[np.int64]:
+        return bucket_ends(layout.size, self.bucket) if layout.size else layout.ends
 
 
 @dataclass(frozen=True)
@@ -171,6 +184,13 @@ class NearestLevels:
         # A scale belongs to the highest level of all tensors, and must be a number that is sent.
         scales = np.minimum(units * np.float64(steps), MAX_MAGNITUDE).astype(np.float32)
         return Levels(x.size, levels, scales, layout.ends, steps)
+
+    def limits(self, layout: Layout) -> LevelLimits:
+        """Return the largest number of levels: of a tensor with a single large value."""
+        largest = int(np.diff(layout.ends, prepend=0).max(initial=1))
+        # No value exceeds the root mean square times the root of the size. The rest is rounding.
+        most = math.floor(math.sqrt(largest) / self.step * (1 + 1e-6)) + 1
+        return LevelLimits(min(most, _MAX_LEVEL), layout.ends, exact=False)
 
 
 _MAX_LEVEL = 1 << 20  # of the codec; a tensor would need 10**8 values to reach it

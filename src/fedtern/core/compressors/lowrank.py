@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,6 +20,7 @@ from fedtern.core.updates.factors import (
     matrix_shapes,
     random_left_factors,
 )
+from fedtern.core.updates.limits import RankLimits
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,20 @@ class SpectralAtoms:
             parts += [matrix.reshape(-1).astype(np.float32) for matrix in values]
         return LowRank(shapes, tuple(ranks), np.concatenate(parts))
 
+    def limits(self, layout: Layout) -> RankLimits:
+        """Return ranks that a random number of singular vectors practically never exceeds.
+
+        The number is a sum of independent events with mean ``rank``. By Chernoff's bound, it
+        exceeds the limit with a probability below 1e-10.
+        """
+        shapes = matrix_shapes(layout)
+        most = self.rank + 30 + math.ceil(10 * math.sqrt(self.rank))
+        ranks = (
+            wanted if wanted == WHOLE else min(most, *shape)
+            for wanted, shape in zip(choose_ranks(shapes, self.rank), shapes, strict=True)
+        )
+        return RankLimits(shapes, tuple(ranks), exact=False)
+
 
 @dataclass(frozen=True)
 class RandomSubspace:
@@ -104,6 +120,11 @@ class RandomSubspace:
                 solution = np.linalg.lstsq(left.T, part.reshape(rows, columns), rcond=None)[0]
                 parts.append(solution.reshape(-1).astype(np.float32))
         return Projected(shapes, ranks, seed, np.concatenate(parts))
+
+    def limits(self, layout: Layout) -> RankLimits:
+        """Return the rank of each tensor."""
+        shapes = matrix_shapes(layout)
+        return RankLimits(shapes, choose_ranks(shapes, self.rank))
 
     def restrict(self, gradient: Vector, layout: Layout, rng: np.random.Generator) -> None:
         """Replace a gradient, in place, by the change of ``A @ B`` if only ``B`` is trained."""

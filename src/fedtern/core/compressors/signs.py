@@ -10,6 +10,7 @@ import numpy as np
 from fedtern.core.compressors.compressor import MAX_MAGNITUDE, Loss, check_finite, float64_mean
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.updates import Levels, Signs
+from fedtern.core.updates.limits import LevelLimits, SignLimits
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ class Sign:
         positive[ties] = rng.integers(0, 2, ties.size, dtype=np.uint8).view(np.bool_)
         return Signs.pack(positive, float(np.float32(self.step)))
 
+    def limits(self, layout: Layout) -> SignLimits:
+        """Return the only magnitude."""
+        return SignLimits(float(np.float32(self.step)))
+
 
 @dataclass(frozen=True)
 class ScaledSign:
@@ -61,3 +66,7 @@ class ScaledSign:
         scales = np.array([float64_mean(part) for part in parts], np.float32)
         levels = np.where(x < 0, np.int32(-1), np.int32(1))
         return Levels(x.size, levels, scales, layout.ends, 1)
+
+    def limits(self, layout: Layout) -> LevelLimits:
+        """Return one level per tensor."""
+        return LevelLimits(1, layout.ends)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar
 
@@ -20,7 +22,14 @@ from fedtern.core.compressors.compressor import (
 )
 from fedtern.core.kernels import add_top_k, top_k
 from fedtern.core.layout import Layout, Scope, Vector, check_scope
-from fedtern.core.updates import Sparse, Ternary
+from fedtern.core.updates import Sparse, Steps, Ternary, Update
+from fedtern.core.updates.limits import EntryLimits
+from fedtern.core.updates.steps import MAX_EXPONENT, MIN_EXPONENT
+
+LATER: Mapping[str, bool] = {"later": True}
+"""Metadata of a field that a part did not have at first; see ``describe_part``."""
+
+EMPTY_STATE: Mapping[str, Vector] = {}
 
 
 @dataclass(frozen=True)
@@ -47,13 +56,21 @@ class TopK:
         indices, values = select_largest(x, self.p, self.scope, layout)
         return Sparse(x.size, indices, values)
 
+    def limits(self, layout: Layout) -> EntryLimits:
+        """Return limits of the number of non-zeros in each segment."""
+        return entry_limits(self.p, self.scope, layout)
+
     def accumulate(
-        self, delta: Vector, residual: Vector | None, thresholds: Vector | None, layout: Layout
-    ) -> tuple[Sparse, Vector]:
+        self, delta: Vector, state: Mapping[str, Vector], layout: Layout
+    ) -> tuple[Sparse, dict[str, Vector]]:
         """Add the residual and compress the sum; see ``AccumulatingCompressor``."""
-        indices, values = select_largest(delta, self.p, self.scope, layout, residual, thresholds)
+        indices, values = select_largest(delta, self.p, self.scope, layout, state)
         update = Sparse(delta.size, indices, values)
-        return update, next_thresholds(update, np.abs(values))
+        return update, self.remember(update, np.abs(values))
+
+    def remember(self, update: Update, magnitudes: Vector) -> dict[str, Vector]:
+        """Return estimated thresholds; see ``AccumulatingCompressor``."""
+        return remember_thresholds(update, magnitudes)
 
 
 @dataclass(frozen=True)
@@ -65,6 +82,7 @@ class SparseTernary:
     Args:
         p: the share of values that are kept.
         scope: whether k and mu are computed for the whole model or for each tensor.
+        least: the smallest k, or all values if there are fewer.
 
     >>> x = np.float32([0, 3, -1, 0.5, -5, 0])
     >>> SparseTernary(p=1 / 3).compress(x, Layout.flat(6), np.random.default_rng(0)).to_dense()
@@ -74,25 +92,35 @@ class SparseTernary:
     part_id: ClassVar[str] = "sparse_ternary"
     p: float
     scope: Scope = "model"
+    least: int = field(default=1, metadata=LATER)
     loss: ClassVar[Loss] = "biased"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", check_rate(self.p))
         check_scope(self.scope)
+        object.__setattr__(self, "least", check_least(self.least))
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Ternary:
         """Ternarise the values that ``TopK`` keeps; zeros give an empty update."""
-        indices, values = select_largest(x, self.p, self.scope, layout)
+        indices, values = select_largest(x, self.p, self.scope, layout, least=self.least)
         return self._ternarise(indices, values, np.abs(values), layout)
 
+    def limits(self, layout: Layout) -> EntryLimits:
+        """Return limits of the number of non-zeros in each segment."""
+        return entry_limits(self.p, self.scope, layout, self.least)
+
     def accumulate(
-        self, delta: Vector, residual: Vector | None, thresholds: Vector | None, layout: Layout
-    ) -> tuple[Ternary, Vector]:
+        self, delta: Vector, state: Mapping[str, Vector], layout: Layout
+    ) -> tuple[Ternary, dict[str, Vector]]:
         """Add the residual and compress the sum; see ``AccumulatingCompressor``."""
-        indices, values = select_largest(delta, self.p, self.scope, layout, residual, thresholds)
+        indices, values = select_largest(delta, self.p, self.scope, layout, state, self.least)
         magnitudes = np.abs(values)
         update = self._ternarise(indices, values, magnitudes, layout)
-        return update, next_thresholds(update, magnitudes)
+        return update, self.remember(update, magnitudes)
+
+    def remember(self, update: Update, magnitudes: Vector) -> dict[str, Vector]:
+        """Return estimated thresholds; see ``AccumulatingCompressor``."""
+        return remember_thresholds(update, magnitudes)
 
     def _ternarise(
         self, indices: NDArray[np.int64], values: Vector, magnitudes: Vector, layout: Layout
@@ -105,6 +133,88 @@ class SparseTernary:
         cuts = [0, *np.searchsorted(indices, layout.ends).tolist()]
         mus = [float64_mean(magnitudes[a:b]) for a, b in pairwise(cuts)]
         return Ternary(layout.size, indices, signs, np.array(mus, np.float32), layout.ends)
+
+
+@dataclass(frozen=True)
+class SparseSteps:
+    """The signs of the k largest magnitudes, times a power of two near their mean magnitude.
+
+    Like ``SparseTernary``, with a magnitude on a grid. Sums of updates are then small integers.
+    The power of two of the previous update is kept while it is within a factor of 2**0.75 of the
+    mean, so that successive updates mostly have the same one.
+
+    Args:
+        p: the share of values that are kept.
+        scope: whether k and the power are computed for the whole model or for each tensor.
+        least: the smallest k, or all values if there are fewer.
+
+    >>> x = np.float32([0, 3, -1, 0.5, -5.5, 0])
+    >>> SparseSteps(p=1 / 3).compress(x, Layout.flat(6), np.random.default_rng(0)).to_dense()
+    array([ 0.,  4.,  0.,  0., -4.,  0.], dtype=float32)
+    """
+
+    part_id: ClassVar[str] = "sparse_steps"
+    p: float
+    scope: Scope = "model"
+    least: int = field(default=1, metadata=LATER)
+    loss: ClassVar[Loss] = "biased"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", check_rate(self.p))
+        check_scope(self.scope)
+        object.__setattr__(self, "least", check_least(self.least))
+
+    def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Steps:
+        """Keep the values that ``TopK`` keeps; zeros give an empty update."""
+        indices, values = select_largest(x, self.p, self.scope, layout, least=self.least)
+        return self._to_steps(indices, values, None, layout)
+
+    def limits(self, layout: Layout) -> EntryLimits:
+        """Return limits of the number of non-zeros in each segment."""
+        return entry_limits(self.p, self.scope, layout, self.least)
+
+    def accumulate(
+        self, delta: Vector, state: Mapping[str, Vector], layout: Layout
+    ) -> tuple[Steps, dict[str, Vector]]:
+        """Add the residual and compress the sum; see ``AccumulatingCompressor``."""
+        indices, values = select_largest(delta, self.p, self.scope, layout, state, self.least)
+        update = self._to_steps(indices, values, state.get("exponents"), layout)
+        return update, self.remember(update, np.abs(values))
+
+    def remember(self, update: Update, magnitudes: Vector) -> dict[str, Vector]:
+        """Return estimated thresholds and the exponents; see ``AccumulatingCompressor``."""
+        if not isinstance(update, Steps):
+            return {}
+        exponents = update.exponents.astype(np.float32)
+        return {**remember_thresholds(update, magnitudes), "exponents": exponents}
+
+    def _to_steps(
+        self, indices: NDArray[np.int64], values: Vector, previous: Vector | None, layout: Layout
+    ) -> Steps:
+        ends = layout.segments(self.scope)
+        cuts = [0, *np.searchsorted(indices, ends).tolist()]
+        exponents = np.zeros(ends.size, np.int64)
+        for segment, (a, b) in enumerate(pairwise(cuts)):
+            if a < b:
+                mean = float(float64_mean(np.abs(values[a:b])))
+                last = None if previous is None else int(previous[segment])
+                exponents[segment] = _choose_exponent(mean, last)
+        steps = np.where(values > 0, np.int32(1), np.int32(-1))
+        return Steps(
+            layout.size, indices, steps, exponents, None if self.scope == "model" else ends
+        )
+
+
+_HYSTERESIS = 2.0**0.75
+
+
+def _choose_exponent(mean: float, previous: int | None) -> int:
+    """Return the exponent of the power of two nearest to a mean, or the previous one if near."""
+    if previous is not None and 1 / _HYSTERESIS <= math.ldexp(mean, -previous) <= _HYSTERESIS:
+        return previous
+    fraction, exponent = math.frexp(mean)
+    nearest = exponent if fraction * fraction >= 0.5 else exponent - 1
+    return min(max(nearest, MIN_EXPONENT), MAX_EXPONENT)
 
 
 @dataclass(frozen=True)
@@ -162,6 +272,10 @@ class SparseBinary:
             None if self.scope == "model" else ends,
         )
 
+    def limits(self, layout: Layout) -> EntryLimits:
+        """Return limits of the number of non-zeros in each segment."""
+        return entry_limits(self.p, self.scope, layout)
+
 
 @dataclass(frozen=True)
 class Threshold:
@@ -183,6 +297,11 @@ class Threshold:
         mu = np.float32(self.tau if indices.size else 0)
         return Ternary(x.size, indices, x[indices] > 0, np.array([mu]))
 
+    def limits(self, layout: Layout) -> EntryLimits:
+        """Return limits that allow any number of non-zeros, all of one magnitude."""
+        every = np.array([layout.size], np.int64)
+        return EntryLimits(every, every, float(np.float32(self.tau)))
+
 
 def check_rate(p: float) -> float:
     """Return a sparsity rate as a Python float.
@@ -196,9 +315,43 @@ def check_rate(p: float) -> float:
     return float(p)
 
 
-def count_kept(size: int, p: float) -> int:
-    """Return k = max(floor(size * p), 1), corrected for rounding: 0.29 of 100 values are 29."""
-    return max(math.floor(size * p * (1 + 1e-12)), 1)
+def check_least(least: int) -> int:
+    """Return the smallest number of values of an update.
+
+    Raises:
+        ValueError: the number is not a whole number of at least 1.
+
+    """
+    if isinstance(least, bool) or operator.index(least) < 1:
+        raise ValueError(f"least must be a whole number of at least 1, got {least}")
+    return operator.index(least)
+
+
+def count_kept(size: int, p: float, least: int = 1) -> int:
+    """Return k = max(floor(size * p), 1), corrected for rounding: 0.29 of 100 values are 29.
+
+    Args:
+        size: the number of values to choose from.
+        p: the share of values that are kept.
+        least: keep at least so many values, or all if there are fewer.
+
+    """
+    return max(math.floor(size * p * (1 + 1e-12)), min(least, size), 1)
+
+
+def entry_limits(p: float, scope: Scope, layout: Layout, least: int = 1) -> EntryLimits:
+    """Return the limits of updates with a share ``p`` of the values of each segment."""
+    ends = layout.segments(scope)
+    sizes = np.diff(ends, prepend=0).tolist()
+    most = [min(count_kept(size, p, least), size) for size in sizes]
+    return EntryLimits(np.array(most, np.int64), ends)
+
+
+def remember_thresholds(update: Update, magnitudes: Vector) -> dict[str, Vector]:
+    """Return the thresholds for the next selection, by name; none for other updates."""
+    if not isinstance(update, Sparse | Ternary | Steps):
+        return {}
+    return {"thresholds": next_thresholds(update, magnitudes)}
 
 
 def select_largest(
@@ -206,18 +359,19 @@ def select_largest(
     p: float,
     scope: Scope,
     layout: Layout,
-    residual: Vector | None = None,
-    thresholds: Vector | None = None,
+    state: Mapping[str, Vector] = EMPTY_STATE,
+    least: int = 1,
 ) -> tuple[NDArray[np.int64], Vector]:
     """Select the largest magnitudes of each segment, after adding a residual to ``x`` in place.
 
     Args:
-        x: the vector; it is changed unless ``residual`` is None.
+        x: the vector; it is changed if there is a residual.
         p: the share of values to select.
         scope: whether a segment is the whole model or a tensor.
         layout: the model's tensors.
-        residual: the residual to add, or None.
-        thresholds: estimated thresholds of the segments, or None; they affect the speed only.
+        state: the "residual" to add, and the estimated "thresholds" of the segments, which affect
+            the speed only; both are optional.
+        least: the smallest number of values to select from a segment.
 
     Returns:
         The indices of the selected values, ascending, and the values.
@@ -227,25 +381,33 @@ def select_largest(
 
     """
     ends = layout.segments(scope)
+    residual = state.get("residual")
+    thresholds = state.get("thresholds")
     if thresholds is None or thresholds.size != ends.size:
         thresholds = np.zeros(ends.size, np.float32)
     if ends.size == 1:  # the common case: nothing to concatenate, and one copy less
-        indices, values = add_top_k(x, residual, count_kept(x.size, p), float(thresholds[0]))
+        indices, values = add_top_k(x, residual, count_kept(x.size, p, least), float(thresholds[0]))
     else:
-        indices, values = _select_per_segment(x, p, ends.tolist(), residual, thresholds.tolist())
+        counts = [count_kept(size, p, least) for size in np.diff(ends, prepend=0).tolist()]
+        indices, values = _select_per_segment(
+            x, counts, ends.tolist(), residual, thresholds.tolist()
+        )
     check_selected(values, indices, layout)
     return indices, values
 
 
 def _select_per_segment(
-    x: Vector, p: float, ends: list[int], residual: Vector | None, thresholds: list[float]
+    x: Vector,
+    counts: list[int],
+    ends: list[int],
+    residual: Vector | None,
+    thresholds: list[float],
 ) -> tuple[NDArray[np.int64], Vector]:
     indices = [np.empty(0, np.int64)]
     values = [np.empty(0, np.float32)]
     start = 0
-    for end, threshold in zip(ends, thresholds, strict=True):
+    for k, end, threshold in zip(counts, ends, thresholds, strict=True):
         part = None if residual is None else residual[start:end]
-        k = count_kept(end - start, p)
         found, found_values = add_top_k(x[start:end], part, k, threshold)
         indices.append(found + start)
         values.append(found_values)

@@ -5,6 +5,7 @@ a step returns a new state and does not change the old one, so that a refused st
 The ``delta`` given to a step may be overwritten.
 """
 
+from fedtern.core.feedback.decaying_feedback import DecayingFeedback
 from fedtern.core.feedback.error_feedback import ErrorFeedback, Memoryless
 from fedtern.core.feedback.interface import EMPTY, Feedback, State
 from fedtern.core.feedback.momentum_correction import MomentumCorrection
@@ -13,6 +14,7 @@ from fedtern.core.feedback.variance_threshold import VarianceThreshold
 
 __all__ = [
     "EMPTY",
+    "DecayingFeedback",
     "ErrorFeedback",
     "Feedback",
     "Memoryless",

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtern.core.compressors import AccumulatingCompressor, Compressor, next_thresholds
+from fedtern.core.compressors import AccumulatingCompressor, Compressor, find_limits
 from fedtern.core.feedback.interface import EMPTY, State
 from fedtern.core.layout import Layout, Vector
-from fedtern.core.updates import SPARSE_UPDATES, Update
+from fedtern.core.updates import SPARSE_UPDATES, Limits, Update
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,8 @@ class ErrorFeedback:
         """Compress residual + delta; the difference to the update is the next residual."""
         accumulating = self._accumulating
         if accumulating is not None:
-            update, thresholds = accumulating.accumulate(
-                delta, state.get("residual"), state.get("thresholds"), layout
-            )
-            return update, {**self._next_state(delta, update), "thresholds": thresholds}
+            update, memory = accumulating.accumulate(delta, state, layout)
+            return update, {**self._next_state(delta, update), **memory}
         target = add_residual(delta, state)
         update = self.compressor.compress(target, layout, rng)
         return update, self._next_state(target, update)
@@ -48,13 +46,17 @@ class ErrorFeedback:
         """Return the state after a step whose update is already known."""
         target = add_residual(delta, state)
         if self._accumulating is not None and isinstance(update, SPARSE_UPDATES):
-            thresholds = next_thresholds(update, np.abs(target[update.indices]))
-            return {**self._next_state(target, update), "thresholds": thresholds}
+            memory = self._accumulating.remember(update, np.abs(target[update.indices]))
+            return {**self._next_state(target, update), **memory}
         return self._next_state(target, update)
 
     def give_back(self, state: State, update: Update) -> State:
         """Add the whole update to the residual."""
         return return_to_residual(state, update)
+
+    def limits(self, layout: Layout) -> Limits:
+        """Return the limits of the compressor's updates."""
+        return find_limits(self.compressor, layout)
 
     @cached_property
     def _accumulating(self) -> AccumulatingCompressor | None:
@@ -95,6 +97,10 @@ class Memoryless:
     def give_back(self, state: State, update: Update) -> State:
         """Return the state unchanged: an update that did not count is lost."""
         return state
+
+    def limits(self, layout: Layout) -> Limits:
+        """Return the limits of the compressor's updates."""
+        return find_limits(self.compressor, layout)
 
 
 def add_residual(delta: Vector, state: State) -> Vector:

@@ -12,7 +12,7 @@ from fedtern.core.compressors import TopK
 from fedtern.core.feedback.error_feedback import return_to_residual
 from fedtern.core.feedback.interface import State
 from fedtern.core.layout import Layout, Scope, Vector
-from fedtern.core.updates import Sparse, Update
+from fedtern.core.updates import Limits, Sparse, Update
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,10 @@ class MomentumCorrection:
     def give_back(self, state: State, update: Update) -> State:
         """Add the update to the residual; its velocity stays reset."""
         return return_to_residual(state, update)
+
+    def limits(self, layout: Layout) -> Limits:
+        """Return the limits of the first stage of the warm-up: a new client can start any time."""
+        return TopK(self.rate(0), self.scope).limits(layout)
 
     def _accumulate(self, delta: Vector, state: State) -> tuple[Vector, Vector, int]:
         """Return the new velocity, the new residual and the number of steps so far."""

@@ -14,6 +14,7 @@ from fedtern.core.feedback.interface import State
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.updates import LowRank, Update
 from fedtern.core.updates.factors import WHOLE, choose_ranks, matrix_shapes, split_factors
+from fedtern.core.updates.limits import RankLimits
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,11 @@ class PowerIteration:
     def give_back(self, state: State, update: Update) -> State:
         """Add the whole update to the residual."""
         return return_to_residual(state, update)
+
+    def limits(self, layout: Layout) -> RankLimits:
+        """Return the rank of each tensor."""
+        shapes = matrix_shapes(layout)
+        return RankLimits(shapes, choose_ranks(shapes, self.rank))
 
 
 def _normalise(matrix: Vector) -> Vector:

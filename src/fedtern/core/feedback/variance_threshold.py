@@ -13,7 +13,7 @@ from fedtern.core.compressors import check_finite
 from fedtern.core.feedback.error_feedback import add_residual, return_to_residual
 from fedtern.core.feedback.interface import State
 from fedtern.core.layout import Layout, Vector
-from fedtern.core.updates import Sparse, Update
+from fedtern.core.updates import NoLimits, Sparse, Update
 
 # Bits of a float32: one of sign, eight of exponent, 23 of mantissa.
 _MAGNITUDE = np.int32(0x7FFFFFFF)
@@ -75,6 +75,10 @@ class VarianceThreshold:
     def give_back(self, state: State, update: Update) -> State:
         """Add the update to the residual; it passes the threshold again in the next step."""
         return return_to_residual(state, update)
+
+    def limits(self, layout: Layout) -> NoLimits:
+        """Return no limits: any number of values can pass the threshold."""
+        return NoLimits()
 
     def _accumulate(
         self, delta: Vector, state: State, moments: Vector | None

@@ -11,8 +11,10 @@ from fedtern.core.kernels.votes import count_votes
 
 apply_sign_counts = kernels.apply_sign_counts
 count_distinct = kernels.count_distinct
+decode_adaptive = kernels.decode_adaptive
 decode_gaps = kernels.decode_gaps
 decode_levels = kernels.decode_levels
+encode_adaptive = kernels.encode_adaptive
 encode_gaps = kernels.encode_gaps
 encode_levels = kernels.encode_levels
 fill_ternary_values = kernels.fill_ternary_values
@@ -34,9 +36,11 @@ __all__ = [
     "apply_sign_counts",
     "count_distinct",
     "count_votes",
+    "decode_adaptive",
     "decode_gaps",
     "decode_levels",
     "describe_kernels",
+    "encode_adaptive",
     "encode_gaps",
     "encode_levels",
     "fill_ternary_values",

@@ -11,6 +11,8 @@ import os
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from fedtern.core.errors import KernelsError
+
 _VARIABLE = "FEDTERN_KERNELS"
 _MODULES = {
     "native": "fedtern.core.kernels.native",
@@ -20,13 +22,13 @@ _MODULES = {
 
 def _choose(wanted: str) -> ModuleType:
     if wanted not in ("", *_MODULES):
-        raise ValueError(f"{_VARIABLE} must be {' or '.join(_MODULES)}, got {wanted!r}")
+        raise KernelsError(f"{_VARIABLE} must be {' or '.join(_MODULES)}, got {wanted!r}")
     if wanted != "numpy":
         try:
             return importlib.import_module(_MODULES["native"])
         except ImportError as error:
             if wanted == "native":
-                raise ImportError(
+                raise KernelsError(
                     f"{_VARIABLE} is native, but the compiled kernels are not installed ({error});"
                     " install fedtern on a machine with a C compiler, or unset the variable"
                 ) from error

@@ -13,7 +13,7 @@ from fedtern.core.kernels.reference import Integer
 
 NAME = "native"
 
-_VERSION = "1.1"
+_VERSION = "1.2"
 if compiled.version != _VERSION:
     raise ImportError(
         f"the compiled kernels have version {compiled.version}, expected {_VERSION}; install the"
@@ -55,6 +55,36 @@ def select(
     scratch = np.empty(_SELECT_SCRATCH, np.int64)
     found: int = compiled.select_largest(x, y, k, threshold, positions, values, scratch)
     return found
+
+
+def encode_adaptive(
+    positions: NDArray[np.int64],
+    magnitudes: NDArray[np.int32],
+    largest: int,
+    ends: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> int:
+    """Write positions and small integers as adaptive binary decisions; return the length."""
+    scratch = np.empty(compiled.adaptive_scratch(ends, rows), np.uint32)
+    length: int = compiled.encode_adaptive(positions, magnitudes, largest, ends, rows, scratch, out)
+    return length
+
+
+def decode_adaptive(
+    data: NDArray[np.uint8],
+    positions: NDArray[np.int64],
+    magnitudes: NDArray[np.int32],
+    largest: int,
+    ends: NDArray[np.int64],
+    rows: NDArray[np.int64],
+) -> int:
+    """Read positions and small integers; return the length, or -1 for an invalid stream."""
+    scratch = np.empty(compiled.adaptive_scratch(ends, rows), np.uint32)
+    length: int = compiled.decode_adaptive(
+        data, positions, magnitudes, largest, ends, rows, scratch
+    )
+    return length
 
 
 def sort_entries(

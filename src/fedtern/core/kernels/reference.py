@@ -1,7 +1,8 @@
 """The kernels in NumPy, for machines without the compiled kernels.
 
-Tests compare both implementations. Most functions are a few array operations. ``decode_levels`` and
-``sample_positions`` are loops in Python, because every step depends on the previous one.
+Tests compare both implementations. Most functions are a few array operations. ``decode_levels``,
+``sample_positions`` and the adaptive codec are loops in Python, because every step depends on the
+previous one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+# The aliases mark these kernels of another module as kernels of this backend.
+from fedtern.core.kernels.adaptive import decode_adaptive as decode_adaptive  # noqa: PLC0414
+from fedtern.core.kernels.adaptive import encode_adaptive as encode_adaptive  # noqa: PLC0414
 
 NAME = "numpy"
 

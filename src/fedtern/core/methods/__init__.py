@@ -10,12 +10,23 @@ from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec
 
 from fedtern.core.methods.aggregation import Aggregate, MajorityVote, Mean
-from fedtern.core.methods.dense import ef_signsgd, fedavg, grid, qsgd, sgd, signsgd, terngrad
+from fedtern.core.methods.decaying import demo, sparseloco
+from fedtern.core.methods.dense import eden, ef_signsgd, fedavg, grid, qsgd, sgd, signsgd, terngrad
 from fedtern.core.methods.lowrank import atomo, powersgd, sketched, structured
 from fedtern.core.methods.method import Link, Method, dense_link, lossless_link
 from fedtern.core.methods.recipe import UNPUBLISHED, Publication, Recipe, bibtex, named_method
+from fedtern.core.methods.robust import ClippedMean, CoordinateMedian, Krum, TrimmedMean
 from fedtern.core.methods.short_runs import for_rounds
-from fedtern.core.methods.sparse import dgc, gradient_dropping, sbc, stc, strom, topk, variance
+from fedtern.core.methods.sparse import (
+    dgc,
+    gradient_dropping,
+    sbc,
+    stc,
+    stc_plus,
+    strom,
+    topk,
+    variance,
+)
 from fedtern.core.methods.spec import MethodSpec
 from fedtern.core.names import look_up
 
@@ -27,6 +38,7 @@ METHODS: dict[str, Recipe[Any]] = {
         sgd,
         fedavg,
         stc,
+        stc_plus,
         sbc,
         topk,
         gradient_dropping,
@@ -42,6 +54,9 @@ METHODS: dict[str, Recipe[Any]] = {
         powersgd,
         structured,
         sketched,
+        eden,
+        sparseloco,
+        demo,
     )
 }
 """Every method by its name on the wire, on disk and on the command line."""
@@ -116,6 +131,9 @@ def register_method(
 __all__ = [
     "METHODS",
     "Aggregate",
+    "ClippedMean",
+    "CoordinateMedian",
+    "Krum",
     "Link",
     "MajorityVote",
     "Mean",
@@ -123,10 +141,13 @@ __all__ = [
     "MethodSpec",
     "Publication",
     "Recipe",
+    "TrimmedMean",
     "atomo",
     "bibtex",
+    "demo",
     "dense_link",
     "dgc",
+    "eden",
     "ef_signsgd",
     "fedavg",
     "for_rounds",
@@ -143,7 +164,9 @@ __all__ = [
     "sgd",
     "signsgd",
     "sketched",
+    "sparseloco",
     "stc",
+    "stc_plus",
     "strom",
     "structured",
     "terngrad",

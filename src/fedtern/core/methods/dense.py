@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from fedtern.core.codecs import EliasCodec, SignsCodec, TensorSignsCodec, TritsCodec
+from fedtern.core.codecs import (
+    EliasCodec,
+    RotatedCodec,
+    SignsCodec,
+    TensorSignsCodec,
+    TritsCodec,
+)
 from fedtern.core.compressors import (
     NearestLevels,
+    RotatedCentroids,
     ScaledSign,
     Sign,
     StochasticLevels,
@@ -16,6 +23,11 @@ from fedtern.core.methods import literature as papers
 from fedtern.core.methods.aggregation import MajorityVote, Mean
 from fedtern.core.methods.method import Link, Method, dense_link, lossless_link
 from fedtern.core.methods.recipe import named_method
+from fedtern.core.methods.server_optimizers import (
+    SERVER_PARAMETERS,
+    ServerOptimizerName,
+    make_server_optimizer,
+)
 
 
 @named_method("sgd", publication=papers.SGD)
@@ -24,17 +36,35 @@ def sgd() -> Method:
     return Method(dense_link(), dense_link(), 1, Mean())
 
 
-@named_method("fedavg", publication=papers.FEDAVG)
-def fedavg(local_steps: int = 400, weighted: bool = False) -> Method:
+@named_method("fedavg", publication=papers.FEDAVG, later=SERVER_PARAMETERS)
+def fedavg(
+    local_steps: int = 400,
+    weighted: bool = False,
+    server_optimizer: ServerOptimizerName | None = None,
+    server_lr: float | None = None,
+    server_momentum: float = 0.9,
+    server_beta2: float = 0.99,
+    server_epsilon: float = 1e-3,
+) -> Method:
     """Federated averaging: full updates after every ``local_steps`` steps.
 
     Args:
         local_steps: the number of local steps between uploads.
         weighted: whether clients are weighted by their number of examples, as by McMahan et al.
             (2017), or equally, as by Sattler et al. (2019).
+        server_optimizer: the server's optimiser (FedOpt): "momentum" (FedAvgM), "nesterov", "adam"
+            (FedAdam) or "yogi" (FedYogi); None for the mean itself.
+        server_lr: the factor of a change; None for 1, or 0.01 with Adam and Yogi.
+        server_momentum: the decay of the server's velocity.
+        server_beta2: the decay of the squares, for Adam and Yogi.
+        server_epsilon: the degree of adaptivity of Adam and Yogi.
 
     """
-    return Method(dense_link(), dense_link(), local_steps, Mean(weighted))
+    optimizer = make_server_optimizer(
+        server_optimizer, server_lr, server_momentum, server_beta2, server_epsilon
+    )
+    link = dense_link()
+    return Method(link, link, local_steps, Mean(weighted), server_optimizer=optimizer)
 
 
 @named_method("signsgd", publication=papers.SIGNSGD)
@@ -114,3 +144,17 @@ def grid(
     up = Link(ErrorFeedback(NearestLevels(step_up)), EliasCodec())
     down = up if step_down is None else Link(ErrorFeedback(NearestLevels(step_down)), EliasCodec())
     return Method(up, down, local_steps, Mean(weighted))
+
+
+@named_method("eden", publication=papers.EDEN)
+def eden(bits: int = 1, both_ways: bool = False, local_steps: int = 1) -> Method:
+    """All values, rotated at random and rounded to one bit or a few.
+
+    Args:
+        bits: the number of bits per value, from 1 to 4; 1 is DRIVE.
+        both_ways: whether broadcasts are compressed like uploads, or exact.
+        local_steps: the number of local steps between uploads.
+
+    """
+    up = Link(Memoryless(RotatedCentroids(bits)), RotatedCodec())
+    return Method(up, up if both_ways else lossless_link(), local_steps, Mean())

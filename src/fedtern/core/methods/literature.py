@@ -27,6 +27,21 @@ STC = Publication(
     ("Exactly k values are kept: ties go to the lowest index, zeros are never sent.",),
 )
 
+STC_PLUS = Publication(
+    STC.cite,
+    STC.bibtex,
+    {
+        **STC.equations,
+        "magnitudes that are powers of two": "fedtern.core.compressors.SparseSteps.compress",
+        "adaptive positions": "fedtern.core.codecs.adaptive.AdaptiveCodec.encode",
+    },
+    (
+        *STC.notes,
+        "Unlike the paper: broadcasts have fewer values than uploads, in proportion to the clients"
+        " of a round; their magnitude is a power of two; positions are coded adaptively.",
+    ),
+)
+
 SBC = Publication(
     "Sattler et al., 2018",
     bibtex(
@@ -156,8 +171,15 @@ FEDAVG = Publication(
     {
         "Algorithm 1, ClientUpdate": "fedtern.training.flat.FlatModel.train",
         "Algorithm 1, weighted average": "fedtern.core.methods.aggregation.Mean.combine",
+        "FedAvgM, DiLoCo": "fedtern.core.methods.server_optimizers.ServerMomentum.step",
+        "FedAdam, FedYogi": "fedtern.core.methods.server_optimizers.ServerAdam.step",
     },
-    ("Clients have equal weight unless weighted=true, as in Sattler et al. (2019).",),
+    (
+        "Clients have equal weight unless weighted=true, as in Sattler et al. (2019).",
+        "server_optimizer: momentum by Hsu et al., arXiv:1909.06335; Adam and Yogi by Reddi et al.,"
+        " arXiv:2003.00295, Algorithm 2; Nesterov as the outer optimiser of Douillard et al.,"
+        " arXiv:2311.08105.",
+    ),
 )
 
 SIGNSGD = Publication(
@@ -294,6 +316,84 @@ KONECNY = Publication(
     (
         "The entries of the random factor have equal magnitude and random signs.",
         "Masks and sketches are of the flat model, including biases, not of each matrix.",
+    ),
+)
+
+EDEN = Publication(
+    "Vargaftik et al., 2022",
+    bibtex(
+        "inproceedings",
+        "vargaftik2022eden",
+        title="{EDEN}: Communication-Efficient and Robust Distributed Mean Estimation for Federated"
+        " Learning",
+        author="Vargaftik, Shay and Ben Basat, Ran and Portnoy, Amit and Mendelson, Gal and"
+        " Ben-Itzhak, Yaniv and Mitzenmacher, Michael",
+        booktitle="ICML",
+        year="2022",
+        note="arXiv:2108.08842; with one bit: {DRIVE}, NeurIPS 2021, arXiv:2105.08339",
+    ),
+    {
+        "random rotation": "fedtern.core.kernels.reference.rotate",
+        "quantisation to centroids": "fedtern.core.compressors.RotatedCentroids.compress",
+        "unbiased scale": "fedtern.core.compressors.RotatedCentroids.compress",
+        "reconstruction": "fedtern.core.updates.Rotated.to_dense",
+    },
+    (
+        "Blocks of at most 65,536 values are rotated separately, each with a scale of its own; the"
+        " publication rotates the whole vector, padded to a power of two.",
+        "Bits per value are whole numbers from 1 to 4; the publication also has fractions.",
+        "The publication compresses uploads only; both_ways=true also compresses the mean.",
+    ),
+)
+
+SPARSELOCO = Publication(
+    "Sarfi et al., 2025",
+    bibtex(
+        "article",
+        "sarfi2025communication",
+        title="Communication Efficient {LLM} Pre-training with {SparseLoCo}",
+        author="Sarfi, Amir and Th{\\'e}rien, Benjamin and Lidin, Joel and Belilovsky, Eugene",
+        journal="arXiv:2508.15706",
+        year="2025",
+    ),
+    {
+        "error feedback with decay": "fedtern.core.feedback.DecayingFeedback.step",
+        "top-k in chunks, 2-bit values": "fedtern.core.compressors.SparsePalette.compress",
+        "mean of pseudo-gradients": "fedtern.core.methods.aggregation.Mean.combine",
+        "outer learning rate": "fedtern.core.methods.server_optimizers.ServerMomentum.step",
+    },
+    (
+        "A chunk has 4,096 consecutive values of a tensor, not a square of it.",
+        "Values are rounded to the mean of their group: by sign, and below or above the mean"
+        " magnitude of the tensor.",
+        "The decay of the residual replaces the outer momentum, as in the publication;"
+        " server_optimizer adds one on the server.",
+        "Clients train with the task's optimiser; the publication uses AdamW.",
+        "Replicas of the publication exchange uploads with each other; here the server sends their"
+        " mean.",
+    ),
+)
+
+DEMO = Publication(
+    "Peng et al., 2024",
+    bibtex(
+        "article",
+        "peng2024demo",
+        title="{DeMo}: Decoupled Momentum Optimization",
+        author="Peng, Bowen and Quesnelle, Jeffrey and Kingma, Diederik P.",
+        journal="arXiv:2411.19870",
+        year="2024",
+    ),
+    {
+        "momentum and removal of what was sent": "fedtern.core.feedback.DecayingFeedback.step",
+        "cosine transform, top-k": "fedtern.core.compressors.CosineTopK.compress",
+        "inverse transform": "fedtern.core.updates.Cosines.to_dense",
+        "sign of the mean": "fedtern.core.compressors.Sign.compress",
+    },
+    (
+        "Clients that do not take part in a round keep their momentum unchanged.",
+        "A tensor with more than two axes is a matrix of its first axis by all others.",
+        "Coefficients are rounded to float32 and positions are Golomb-coded gaps.",
     ),
 )
 

@@ -14,6 +14,7 @@ from fedtern.core.compressors import Identity
 from fedtern.core.feedback import ErrorFeedback, Feedback, Memoryless
 from fedtern.core.layout import Vector
 from fedtern.core.methods.aggregation import Aggregate
+from fedtern.core.methods.server_optimizers import ServerOptimizer
 from fedtern.core.methods.spec import MethodSpec, Parameter, canonical_json, describe_part
 from fedtern.core.updates import SPARSE_UPDATES, Update
 
@@ -56,6 +57,8 @@ class Method:
         momentum: what happens to a client's momentum: "keep" leaves it alone, "mask" resets it
             for entries included in the upload, "feedback" means that the feedback rule has a
             momentum of its own and training uses none.
+        server_optimizer: applied to the aggregate before it is compressed; None for the aggregate
+            itself.
         name: the registered name; empty for a method that is not registered.
         version: the version of the registered method.
         parameters: the parameters of the registered method.
@@ -67,6 +70,7 @@ class Method:
     local_steps: int
     aggregate: Aggregate
     momentum: Momentum = "keep"
+    server_optimizer: ServerOptimizer | None = None
     name: str = ""
     version: int = 1
     parameters: Mapping[str, Parameter] = field(default_factory=dict, hash=False)
@@ -97,7 +101,7 @@ class Method:
 
     def describe(self) -> dict[str, Any]:
         """Describe the spec and every part, by stable ids only."""
-        return {
+        described = {
             **self.spec.to_json(),
             "up": self.up.describe(),
             "down": self.down.describe(),
@@ -105,6 +109,9 @@ class Method:
             "aggregate": describe_part(self.aggregate),
             "momentum": self.momentum,
         }
+        if self.server_optimizer is not None:  # methods without one keep their digest
+            described["server_optimizer"] = describe_part(self.server_optimizer)
+        return described
 
     @cached_property
     def digest(self) -> bytes:

@@ -8,7 +8,7 @@ import math
 import numbers
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any, Generic, ParamSpec
@@ -60,6 +60,8 @@ class Recipe(Generic[P]):
         version: changes whenever the same parameters would give other messages.
         publication: citation and map of equations.
         defaults: the default of each parameter.
+        later: parameters that the method did not have at first. With their default they are not a
+            part of the spec, so that messages and files from before stay valid.
 
     Raises:
         ValueError: the name or version is malformed, or a parameter has no default or no type.
@@ -72,6 +74,7 @@ class Recipe(Generic[P]):
         name: str,
         version: int = 1,
         publication: Publication = UNPUBLISHED,
+        later: Collection[str] = (),
     ) -> None:
         if not _NAME.fullmatch(name):
             raise ValueError(
@@ -89,6 +92,7 @@ class Recipe(Generic[P]):
         self._signature = inspect.signature(make)
         self._types = typing.get_type_hints(make)
         self.defaults = self._checked_defaults()
+        self.later = frozenset(later)
 
     def __call__(self, *args: P.args, **parameters: P.kwargs) -> Method:
         """Make the method with these parameters.
@@ -106,17 +110,24 @@ class Recipe(Generic[P]):
     def convert(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Complete parameters with the defaults and convert each to its annotated type.
 
+        Parameters in ``later`` that have their default are left out.
+
         So 1, 1.0 and ``np.float32(1)`` give the same method.
 
         Raises:
             ValueError: a value does not have the annotated type, or is not finite.
 
         """
-        return {
+        converted = {
             name: _convert(f"{self.name}'s {name}", parameters.get(name, default), kinds)
             for (name, default), kinds in zip(
                 self.defaults.items(), map(self._kinds, self.defaults), strict=True
             )
+        }
+        return {
+            name: value
+            for name, value in converted.items()
+            if name not in self.later or value != self.defaults[name]
         }
 
     def _kinds(self, name: str) -> tuple[Any, ...]:
@@ -166,11 +177,15 @@ def _convert(name: str, value: Any, kinds: tuple[Any, ...]) -> Parameter:
         "none" if kind is NoneType else kind.__name__ if isinstance(kind, type) else repr(kind)
         for kind in reversed(kinds)
     )
-    raise ValueError(f"{name} must be of type {expected}, got {value!r}")
+    is_choice = all(isinstance(kind, str) for kind in kinds)
+    raise ValueError(f"{name} must be {'' if is_choice else 'of type '}{expected}, got {value!r}")
 
 
 def named_method(
-    name: str, version: int = 1, publication: Publication = UNPUBLISHED
+    name: str,
+    version: int = 1,
+    publication: Publication = UNPUBLISHED,
+    later: Collection[str] = (),
 ) -> Callable[[Callable[P, Method]], Recipe[P]]:
     """Turn a function that makes a method into a ``Recipe``; use it as a decorator.
 
@@ -178,6 +193,7 @@ def named_method(
         name: the method's name, which never changes, even if the function is renamed.
         version: raise it whenever the same parameters would give other messages.
         publication: citation and map of equations.
+        later: parameters that were added after the first version; see ``Recipe``.
 
     """
-    return lambda make: Recipe(make, name, version, publication)
+    return lambda make: Recipe(make, name, version, publication, later)

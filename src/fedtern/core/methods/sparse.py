@@ -2,46 +2,191 @@
 
 from __future__ import annotations
 
-from fedtern.core.codecs import BinaryCodec, PowersCodec, SparseCodec, TernaryCodec
-from fedtern.core.compressors import SparseBinary, SparseTernary, Threshold, TopK
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from fedtern.core.codecs import (
+    AdaptiveCodec,
+    BinaryCodec,
+    Codec,
+    PowersCodec,
+    SparseCodec,
+    StepsCodec,
+    TernaryCodec,
+)
+from fedtern.core.codecs.positions import PositionCodec
+from fedtern.core.compressors import SparseBinary, SparseSteps, SparseTernary, Threshold, TopK
 from fedtern.core.feedback import ErrorFeedback, MomentumCorrection, VarianceThreshold
 from fedtern.core.layout import Scope
 from fedtern.core.methods import literature as papers
 from fedtern.core.methods.aggregation import Mean
 from fedtern.core.methods.method import Link, Method, lossless_link
 from fedtern.core.methods.recipe import named_method
+from fedtern.core.methods.server_optimizers import (
+    SERVER_PARAMETERS,
+    ServerOptimizer,
+    ServerOptimizerName,
+    make_server_optimizer,
+)
+
+PositionCoding = Literal["golomb", "adaptive"]
+"""How the positions of non-zeros are coded."""
+
+Magnitudes = Literal["mean", "powers"]
+"""The magnitude of a broadcast: the mean of the values, or a power of two."""
 
 
-@named_method("stc", publication=papers.STC)
+Share = float | Literal["auto"]
+"""A share of values, or "auto" to let the method choose it."""
+
+# Of stc_plus. Fewer values than these take hardly fewer bytes, because each message has a header,
+# and they make training slower (docs/results/beyond-the-paper.md).
+_SHARE_UP = 1 / 200
+_LEAST_UP = 256
+_LEAST_DOWN = 4
+
+
+def _with_coding(plain: PositionCodec, codec: PositionCoding) -> Codec:
+    return AdaptiveCodec(plain) if codec == "adaptive" else plain
+
+
+@named_method(
+    "stc",
+    publication=papers.STC,
+    later=("codec", "magnitudes", "participation", *SERVER_PARAMETERS),
+)
 def stc(
     p_up: float = 1 / 400,
-    p_down: float = 1 / 400,
+    p_down: Share = 1 / 400,
     local_steps: int = 1,
     scope: Scope = "model",
     weighted: bool = False,
+    codec: PositionCoding = "golomb",
+    magnitudes: Magnitudes = "mean",
+    participation: float | None = None,
+    server_optimizer: ServerOptimizerName | None = None,
+    server_lr: float | None = None,
+    server_momentum: float = 0.9,
+    server_beta2: float = 0.99,
+    server_epsilon: float = 1e-3,
 ) -> Method:
     """Sparse ternary compression in both directions (Algorithm 2; with local steps, Appendix C).
 
     Args:
         p_up: the share of values in an upload.
-        p_down: the share of values in a broadcast.
+        p_down: the share of values in a broadcast. "auto" is ``p_up`` times ``participation``, so
+            that a client downloads about as many values as it uploads, and with the scope "model"
+            at least 4 values.
         local_steps: the number of local steps between uploads.
         scope: whether values are selected from the whole model or from each tensor.
         weighted: whether clients are weighted by their number of examples.
+        codec: how positions are coded: "golomb" as in the paper, or "adaptive", which learns where
+            the non-zeros are and needs a third fewer bytes.
+        magnitudes: the magnitude of a broadcast: the "mean" of the paper, or the nearest of the
+            "powers" of two. Several broadcasts then add up to small integers, so that clients that
+            missed rounds download much less.
+        participation: the share of the clients that take part in a round, for ``p_down="auto"``;
+            None for all clients, or for that of the experiment.
+        server_optimizer: the server's optimiser, applied to the mean before it is compressed; None
+            for the mean itself. See ``make_server_optimizer`` for it and the next parameters.
+        server_lr: the factor of a change; None for 1, or 0.01 with Adam and Yogi.
+        server_momentum: the decay of the server's velocity.
+        server_beta2: the decay of the squares, for Adam and Yogi.
+        server_epsilon: the degree of adaptivity of Adam and Yogi.
 
     """
-    up = Link(ErrorFeedback(SparseTernary(p_up, scope)), TernaryCodec(scope))
-    down = Link(ErrorFeedback(SparseTernary(p_down, scope)), TernaryCodec(scope))
-    return Method(up, down, local_steps, Mean(weighted))
+    up = _Rate(p_up)
+    down = _rate_down(up, p_down, participation)
+    optimizer = make_server_optimizer(
+        server_optimizer, server_lr, server_momentum, server_beta2, server_epsilon
+    )
+    return _ternary_method(up, down, local_steps, scope, weighted, codec, magnitudes, optimizer)
 
 
-@named_method("topk", publication=papers.STC)
+@dataclass(frozen=True)
+class _Rate:
+    """The values of a message: a share of all values, and their smallest number."""
+
+    share: float
+    least: int = 1
+
+
+def _rate_down(up: _Rate, p_down: Share, participation: float | None) -> _Rate:
+    """Return the rate of broadcasts; "auto" balances downloads with uploads."""
+    if participation is not None and not 0 < participation <= 1:
+        raise ValueError(f"participation must be in (0, 1], got {participation}")
+    if p_down != "auto":
+        return _Rate(p_down)
+    present = 1.0 if participation is None else participation
+    return _Rate(up.share * present, max(math.ceil(up.least * present), _LEAST_DOWN))
+
+
+def _ternary_method(
+    up: _Rate,
+    down: _Rate,
+    local_steps: int,
+    scope: Scope,
+    weighted: bool,
+    codec: PositionCoding,
+    magnitudes: Magnitudes,
+    optimizer: ServerOptimizer | None = None,
+) -> Method:
+    """Return a method that sends ternary updates in both directions."""
+    ternary = _with_coding(TernaryCodec(scope), codec)
+    least_up, least_down = (rate.least if scope == "model" else 1 for rate in (up, down))
+    uplink = Link(ErrorFeedback(SparseTernary(up.share, scope, least_up)), ternary)
+    downlink = Link(ErrorFeedback(SparseTernary(down.share, scope, least_down)), ternary)
+    if magnitudes == "powers":
+        steps = StepsCodec(scope, adaptive=codec == "adaptive")
+        downlink = Link(ErrorFeedback(SparseSteps(down.share, scope, least_down)), steps)
+    return Method(uplink, downlink, local_steps, Mean(weighted), server_optimizer=optimizer)
+
+
+@named_method("stc_plus", publication=papers.STC_PLUS)
+def stc_plus(
+    p_up: Share = "auto",
+    p_down: Share = "auto",
+    local_steps: int = 1,
+    scope: Scope = "model",
+    weighted: bool = False,
+    codec: PositionCoding = "adaptive",
+    magnitudes: Magnitudes = "powers",
+    participation: float | None = None,
+) -> Method:
+    """Sparse ternary compression with fewer bytes: smaller broadcasts, adaptive positions, sums.
+
+    The options of ``stc`` that need the fewest bytes to an accuracy on most tasks; see there for
+    the parameters that are not described here.
+
+    Args:
+        p_up: the share of values in an upload. "auto" is 1/200, and with the scope "model" at least
+            256 values, or all values of a smaller model.
+        p_down: the share of values in a broadcast. "auto" is that of an upload times
+            ``participation``, so that a client downloads about as many values as it uploads.
+        local_steps: the number of local steps between uploads. On iid data, several steps save
+            bytes.
+        scope: whether values are selected from the whole model or from each tensor.
+        weighted: whether clients are weighted by their number of examples.
+        codec: how positions are coded.
+        magnitudes: the magnitude of a broadcast.
+        participation: the share of the clients that take part in a round; None for all clients, or
+            for that of the experiment.
+
+    """
+    up = _Rate(_SHARE_UP, _LEAST_UP) if p_up == "auto" else _Rate(p_up)
+    down = _rate_down(up, p_down, participation)
+    return _ternary_method(up, down, local_steps, scope, weighted, codec, magnitudes)
+
+
+@named_method("topk", publication=papers.STC, later=("codec",))
 def topk(
     p_up: float = 1 / 400,
     p_down: float | None = None,
     local_steps: int = 1,
     scope: Scope = "model",
     weighted: bool = False,
+    codec: PositionCoding = "golomb",
 ) -> Method:
     """The largest values, with error feedback.
 
@@ -51,12 +196,14 @@ def topk(
         local_steps: the number of local steps between uploads.
         scope: whether values are selected from the whole model or from each tensor.
         weighted: whether clients are weighted by their number of examples.
+        codec: how positions are coded, "golomb" or "adaptive"; see ``stc``.
 
     """
-    up = Link(ErrorFeedback(TopK(p_up, scope)), SparseCodec())
+    sparse = _with_coding(SparseCodec(), codec)
+    up = Link(ErrorFeedback(TopK(p_up, scope)), sparse)
     down = lossless_link()
     if p_down is not None:
-        down = Link(ErrorFeedback(TopK(p_down, scope)), SparseCodec())
+        down = Link(ErrorFeedback(TopK(p_down, scope)), sparse)
     return Method(up, down, local_steps, Mean(weighted))
 
 
@@ -120,15 +267,22 @@ def variance(alpha: float = 1.0, decay: float = 0.999) -> Method:
     return Method(up, lossless_link(), 1, Mean())
 
 
-@named_method("sbc", publication=papers.SBC)
-def sbc(p: float = 0.01, local_steps: int = 10, scope: Scope = "tensor") -> Method:
+@named_method("sbc", publication=papers.SBC, later=("codec",))
+def sbc(
+    p: float = 0.01,
+    local_steps: int = 10,
+    scope: Scope = "tensor",
+    codec: PositionCoding = "golomb",
+) -> Method:
     """Sparse binary compression: the largest values of the stronger sign, at their mean.
 
     Args:
         p: the share of values in an upload.
         local_steps: the number of local steps between uploads.
         scope: whether values are selected from the whole model or from each tensor.
+        codec: how positions are coded, "golomb" or "adaptive"; see ``stc``.
 
     """
-    up = Link(ErrorFeedback(SparseBinary(p, scope)), BinaryCodec(scope))
+    binary = _with_coding(BinaryCodec(scope), codec)
+    up = Link(ErrorFeedback(SparseBinary(p, scope)), binary)
     return Method(up, lossless_link(), local_steps, Mean(), momentum="mask")

@@ -77,6 +77,8 @@ def describe_part(part: Any) -> dict[str, Any]:
 
     Args:
         part: a compressor, feedback rule, codec or aggregation: a dataclass with a ``part_id``.
+            Fields with the metadata ``later`` are left out while they have their default, so that
+            methods from before the field keep their digest.
 
     Raises:
         ValueError: the part has no ``part_id``, or a field that JSON cannot hold.
@@ -91,6 +93,8 @@ def describe_part(part: Any) -> dict[str, Any]:
     described: dict[str, Any] = {"id": part_id}
     for part_field in fields(part):
         value = getattr(part, part_field.name)
+        if part_field.metadata.get("later") and value == part_field.default:
+            continue
         if value is None or isinstance(value, _SCALARS):
             described[part_field.name] = value
         else:

@@ -2,7 +2,14 @@
 
 from fedtern.core.protocol.client import Client
 from fedtern.core.protocol.events import Accepted, CatchUp, How, Received, Sent
+from fedtern.core.protocol.influence import DEFAULT_CAP, Bounded, NormCap
 from fedtern.core.protocol.messages import Broadcast, CohortNotice, Upload
+from fedtern.core.protocol.privacy import (
+    CentralMechanism,
+    LocalMechanism,
+    Mechanism,
+    PrivacySpent,
+)
 from fedtern.core.protocol.records import (
     broadcast_record,
     discard_record,
@@ -14,12 +21,19 @@ from fedtern.core.protocol.terms import Terms
 from fedtern.core.protocol.uplink import Uplink
 
 __all__ = [
+    "DEFAULT_CAP",
     "Accepted",
+    "Bounded",
     "Broadcast",
     "CatchUp",
+    "CentralMechanism",
     "Client",
     "CohortNotice",
     "How",
+    "LocalMechanism",
+    "Mechanism",
+    "NormCap",
+    "PrivacySpent",
     "Received",
     "Sent",
     "Server",

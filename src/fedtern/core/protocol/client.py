@@ -11,15 +11,31 @@ from numpy.typing import ArrayLike, NDArray
 from fedtern.core.carried import changed_values, check_carried
 from fedtern.core.compressors import check_finite
 from fedtern.core.dtypes import Overflow
-from fedtern.core.errors import LocalProtocolError, MissedRounds
+from fedtern.core.envelope import CATCH_UP
+from fedtern.core.errors import (
+    BudgetExceeded,
+    LocalProtocolError,
+    MisdeliveredMessage,
+    MissedRounds,
+    RemoteProtocolError,
+)
+from fedtern.core.feedback import Feedback
 from fedtern.core.layout import Layout, Vector, copy_vector, read_only
 from fedtern.core.methods import Method
-from fedtern.core.protocol.catchup import Model, Replay, Start, Sum, read_server_message
+from fedtern.core.protocol.catchup import (
+    Addressee,
+    Model,
+    Replay,
+    Start,
+    Sum,
+    read_server_message,
+)
 from fedtern.core.protocol.events import How, Received, Sent
 from fedtern.core.protocol.initial import Precision, round_initial
 from fedtern.core.protocol.messages import Broadcast, CohortNotice
+from fedtern.core.protocol.privacy import LocalMechanism, PrivacySpent
 from fedtern.core.protocol.replica import Replica
-from fedtern.core.protocol.terms import Terms, initial_stamp
+from fedtern.core.protocol.terms import Header, Terms, initial_stamp
 from fedtern.core.protocol.uplink import Uplink
 from fedtern.core.snapshot import Snapshot, pack_blobs, unpack_blobs
 from fedtern.core.template import STATISTICS, Arrays, Carry, NamedModel, Template, Ties
@@ -40,6 +56,8 @@ class Client:
         initial: the same precision of the initial weights as the server's.
         federation: the same name as the server's.
         seed: random seed of the methods that use one.
+        privacy: differential privacy, such as ``fedtern.privacy.LocalPrivacy``: clips each delta
+            and adds noise to it before compression.
         copy: False to let the client change ``weights`` itself, if they are a float32 vector. This
             saves memory.
 
@@ -56,6 +74,7 @@ class Client:
         initial: Precision = "exact",
         federation: str = "",
         seed: int = 0,
+        privacy: LocalMechanism | None = None,
         copy: bool = True,
     ) -> None:
         if layout is None and weights is None:
@@ -70,13 +89,17 @@ class Client:
         self.client_id = check_id(client_id)
         self.federation = federation
         self.terms = Terms(layout, method)
+        if privacy is not None:
+            privacy.check(self.terms)
+        self._noised_uploads = 0
         self.round = -1 if vector is None else 0
         values = {} if vector is None else check_carried(carried, layout)
         if vector is None:
             vector = np.zeros(layout.size, np.float32)
+        vector = self.terms.initial_weights(vector)
         self._replica = Replica(vector, initial_stamp(federation, vector, values), values)
         # A pending upload always belongs to the weights of this round.
-        self._uplink = Uplink(self.client_id, self.terms, seed)
+        self._uplink = Uplink(self.client_id, self.terms, seed, privacy=privacy)
         self._model: NamedModel | None = None
 
     @classmethod
@@ -191,6 +214,12 @@ class Client:
         """The unacknowledged upload of this round, to be sent again if it may be lost."""
         return self._uplink.pending
 
+    @property
+    def privacy_spent(self) -> PrivacySpent | None:
+        """The privacy loss of this client's uploads so far; None without privacy."""
+        privacy = self._uplink.privacy
+        return None if privacy is None else privacy.spent(self._noised_uploads)
+
     def pending_update(self) -> Update | None:
         """Decode the update in the unacknowledged upload; None if there is none."""
         return self._uplink.pending_update()
@@ -213,6 +242,7 @@ class Client:
             The upload's bytes and the update in them.
 
         Raises:
+            BudgetExceeded: the upload would exceed the privacy budget.
             LocalProtocolError: this round's upload has already been made.
             NonFiniteError: a value cannot be sent; the message names its tensor.
             ValueError: an argument has the wrong shape, or a moment is negative or not finite.
@@ -231,6 +261,7 @@ class Client:
         carried: Mapping[str, ArrayLike] | None = None,
         *,
         overwrite: bool = False,
+        feedback: Feedback | None = None,
     ) -> Sent:
         """Like ``send``, given the change of the weights.
 
@@ -239,6 +270,7 @@ class Client:
             moments: see ``send``.
             carried: see ``send``.
             overwrite: whether the client may overwrite ``delta``, which saves a copy.
+            feedback: the rule of this round, if it depends on the round; by default the method's.
 
         """
         self._refuse_second_upload()
@@ -246,18 +278,37 @@ class Client:
             own = self._to_vector(delta, "delta")
         if not overwrite or not own.flags.writeable:
             own = np.array(own)
-        return self._send(own, moments, carried)
+        return self._send(own, moments, carried, feedback)
 
     def _send(
-        self, delta: Vector, moments: ArrayLike | None, carried: Mapping[str, ArrayLike] | None
+        self,
+        delta: Vector,
+        moments: ArrayLike | None,
+        carried: Mapping[str, ArrayLike] | None,
+        feedback: Feedback | None = None,
     ) -> Sent:
         """Make the upload from a delta that the feedback rule may overwrite."""
         values = (
             self._replica.carried if carried is None else check_carried(carried, self.terms.layout)
         )
         changed = changed_values(values, self._replica.carried)
-        update, state = self._uplink.compress(delta, self.round, self._check_moments(moments))
-        return self._uplink.seal(update, state, self._replica.stamp, self.round, changed)
+        self._check_budget()
+        update, state = self._uplink.compress(
+            delta, self.round, self._check_moments(moments), feedback
+        )
+        sent = self._uplink.seal(update, state, self._replica.stamp, self.round, changed)
+        if self._uplink.privacy is not None:
+            self._noised_uploads += 1
+        return sent
+
+    def _check_budget(self) -> None:
+        privacy = self._uplink.privacy
+        uploads = self._noised_uploads + 1
+        if privacy is not None and not privacy.allows(uploads):
+            raise BudgetExceeded(
+                f"client {self.client_id} would spend {privacy.spent(uploads)} with the upload of"
+                f" round {self.round}; leave the federation, or raise the budget"
+            )
 
     def _refuse_second_upload(self) -> None:
         if self.pending is not None:
@@ -302,6 +353,7 @@ class Client:
             MissedRounds: the message starts from a later round than the client's, or cannot be
                 applied to the client's round. Ask the server for
                 ``catch_up(client_id, client.round)``.
+            MisdeliveredMessage: the message is a catch-up for another client.
             RemoteProtocolError: the message is from another federation or history.
 
         """
@@ -313,6 +365,10 @@ class Client:
                 [message], message.round, message.round + 1, How.BROADCAST
             )
         leads_to = message.header.round
+        owner = f"client {self.client_id}"
+        self._check_addressee(message.addressee, message.since)
+        if leads_to == self.round:
+            Header(CATCH_UP, message.last_stamp, leads_to).check_history(self.stamp, owner)
         if leads_to <= self.round:
             return Received(self.round, self.round, leads_to, How.NOTHING)
         if isinstance(message, Replay):
@@ -326,8 +382,12 @@ class Client:
                 leads_to,
             )
         since = self.round
+        stamp = message.header.stamp if isinstance(message, Sum) else b""
+        if message.addressee is not None:
+            stamp = message.addressee.stamp
+        if stamp:  # a client without weights has no history
+            Header(CATCH_UP, stamp, since).check_history(self.stamp, owner)
         if isinstance(message, Sum):
-            message.header.check_history(self._replica.stamp, f"client {self.client_id}")
             counted = self._uplink.settle(message.counted)
             self._replica.advance(message.update, message.stamp, message.carried)
             how = How.SUM
@@ -342,6 +402,23 @@ class Client:
             how = How.MODEL
         self.round = leads_to
         return Received(since, leads_to, leads_to, how, counted)
+
+    def _check_addressee(self, addressee: Addressee | None, since: int) -> None:
+        """Check that a catch-up is for this client, and for its newest state."""
+        if addressee is None:
+            return
+        if addressee.client_id != self.client_id:
+            raise MisdeliveredMessage(
+                f"the catch-up is for client {addressee.client_id}, this is client"
+                f" {self.client_id}; check the transport, and ask for another catch-up"
+            )
+        is_new = self.pending is None and not any(v.any() for v in self._uplink.state.values())
+        if addressee.uploaded_later and since == self.round and not is_new:
+            raise RemoteProtocolError(
+                f"the server has counted an upload of client {self.client_id} to a later round than"
+                f" {since}: the client was restored from an old copy of its state, and would send"
+                " values twice; delete the state, so that the client starts as a new one"
+            )
 
     def _read_notice(self, notice: CohortNotice) -> Received:
         leads_to = notice.header.round
@@ -397,9 +474,12 @@ class Client:
         self._replica = Replica(model.weights, model.header.stamp, model.carried)
         if model.sign_counts is not None:
             self._replica.apply(model.sign_counts)
+        if model.low is not None:
+            self._replica.restore_low_parts(model.low)
 
     def _start_from(self, start: Start) -> None:
-        self._replica = Replica(start.weights, start.header.stamp, start.carried)
+        weights = self.terms.initial_weights(start.weights)
+        self._replica = Replica(weights, start.header.stamp, start.carried)
         if start.update is not None:
             self._replica.apply(start.update)
         for broadcast in start.decoded(self.terms):
@@ -419,10 +499,16 @@ class Client:
         }
         if self._model is not None:
             arrays |= {f"local.{name}": array for name, array in self._model.local.items()}
-        return Snapshot(arrays, {**self._identity, "round": self.round})
+        meta = {**self._identity, "round": self.round}
+        if self._uplink.privacy is None:
+            del meta["privacy"]
+        else:
+            meta["noised_uploads"] = self._noised_uploads
+        return Snapshot(arrays, meta)
 
     @property
     def _identity(self) -> dict[str, object]:
+        privacy = self._uplink.privacy
         return {
             "kind": "client",
             "federation": self.federation,
@@ -430,6 +516,7 @@ class Client:
             "method": self.terms.method.spec.to_json(),
             "terms": self.terms.digest.hex(),
             "seed": self._uplink.seed,
+            "privacy": None if privacy is None else privacy.describe(),
         }
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -449,7 +536,9 @@ class Client:
             self._uplink.seed,
             snapshot.copies_with_prefix("feedback."),
             pending[0] if pending else None,
+            self._uplink.privacy,
         )
+        self._noised_uploads = snapshot.meta.get("noised_uploads", 0)
         self.round = round
         self._replica = replica
         self._uplink = uplink

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from fedtern.core.carried import NO_VALUES, Values
-from fedtern.core.updates import Update
+from fedtern.core.updates import Update, max_magnitude, norm
 
 
 class How(enum.Enum):
@@ -60,6 +61,16 @@ class Accepted:
     data: bytes = field(repr=False)
     update: Update = field(repr=False)
     carried: Values = field(default_factory=lambda: NO_VALUES, repr=False)
+
+    @cached_property
+    def norm(self) -> float:
+        """The Euclidean norm of the update."""
+        return norm(self.update)
+
+    @cached_property
+    def peak(self) -> float:
+        """The largest magnitude in the update."""
+        return max_magnitude(self.update)
 
 
 @dataclass(frozen=True)

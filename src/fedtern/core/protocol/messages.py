@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from fedtern.core.carried import NO_VALUES, Values, encode_carried, read_carried
 from fedtern.core.codecs import NothingCodec
@@ -44,13 +45,43 @@ class Upload:
         """Read an upload.
 
         Raises:
-            DecodeError: the bytes are not an upload.
+            DecodeError: the bytes are not an upload, or the method does not make such updates.
             RemoteProtocolError: the peer has another layout or method.
 
         """
-        header, reader = terms.open(data, UPLOAD)
+        header, reader = cls.open_header(data, terms)
+        return cls.read(header, reader, terms)
+
+    @staticmethod
+    def open_header(data: bytes, terms: Terms) -> tuple[Header, Reader]:
+        """Read the header and check the length; return it and a reader of the bytes after it.
+
+        Raises:
+            DecodeError: the bytes are not an upload, or too many.
+            RemoteProtocolError: the peer has another layout or method.
+
+        """
+        # First, so that a client with another method gets an error that says so.
+        opened = terms.open(data, UPLOAD)
+        most = terms.max_upload_bytes
+        if most is not None and len(data) > most:
+            raise DecodeError(
+                f"the upload has {len(data)} bytes, the method's uploads have at most {most}"
+            )
+        return opened
+
+    @classmethod
+    def read(cls, header: Header, reader: Reader, terms: Terms) -> Upload:
+        """Read the bytes after the header.
+
+        Raises:
+            DecodeError: the bytes are malformed, or the method does not make such updates.
+
+        """
         carried = read_carried(reader, terms.layout)
         update = terms.method.up.codec.decode(reader.rest(), terms.layout)
+        # Before the values are computed, which takes long for matrices of a high rank.
+        terms.upload_limits.check(update)
         magnitude = max_magnitude(update)
         if magnitude > MAX_UPLOAD_MAGNITUDE:
             raise DecodeError(f"the largest value of an upload is 2**64, got {magnitude}")
@@ -68,6 +99,8 @@ class Broadcast:
         cohort: the clients that may upload in the next round; None if all may.
         carried: the carried tensors that this round has changed.
         data: the message as bytes.
+        capped: for each client whose upload was above a cap, the share of its influence that
+            counts. Only the server that made the broadcast knows it: it is not in the message.
 
     """
 
@@ -77,6 +110,7 @@ class Broadcast:
     cohort: frozenset[int] | None
     carried: Values
     data: bytes
+    capped: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def round(self) -> int:
@@ -86,7 +120,7 @@ class Broadcast:
     @property
     def next_stamp(self) -> bytes:
         """The stamp of the history after this broadcast."""
-        return _stamp_after(self.data)
+        return stamp_after(self.data)
 
     def check_followed(self, stamp: bytes, owner: str) -> None:
         """Check that ``stamp`` is of the history that ends with this broadcast.
@@ -170,7 +204,7 @@ class CohortNotice:
         if header.kind == COHORT_NOTICE:
             return cls.read(header, reader)
         reader.ids()  # the clients whose uploads were counted
-        next_header = Header(COHORT_NOTICE, _stamp_after(data), header.round + 1)
+        next_header = Header(COHORT_NOTICE, stamp_after(data), header.round + 1)
         return cls(next_header, read_cohort(reader))
 
     @classmethod
@@ -181,7 +215,7 @@ class CohortNotice:
         return notice
 
 
-def _stamp_after(broadcast: bytes) -> bytes:
+def stamp_after(broadcast: bytes) -> bytes:
     """Return the stamp of the history after a broadcast: the first bytes of its checksum."""
     return broadcast[-4:][:STAMP_BYTES]
 

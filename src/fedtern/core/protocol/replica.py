@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedtern.core.carried import NO_VALUES, Values
 from fedtern.core.kernels import apply_sign_counts
 from fedtern.core.layout import Vector
-from fedtern.core.updates import Signs, Update, is_empty
+from fedtern.core.updates import Signs, Sparse, Steps, Update, is_empty
 from fedtern.core.updates.sums import MAX_UPDATES, SignCounts
 
 _CARRIED = "carried."  # prefix of the arrays of carried tensors
@@ -32,7 +32,8 @@ class Replica:
     """Weights that have the same bits wherever the same updates are applied.
 
     Sign updates are counted, and the weights are computed from the counts. So a sum of signs gives
-    the same bits as the signs one by one.
+    the same bits as the signs one by one. Steps are added exactly: the replica keeps the part of a
+    weight that float32 cannot hold, so that a sum of steps gives the same bits, too.
 
     Args:
         weights: the weights, which the replica changes in place.
@@ -48,6 +49,7 @@ class Replica:
         self.stamp = stamp
         self.carried = dict(carried)
         self._signs: _CountedSigns | None = None
+        self._low: Vector | None = None  # exact weight - weight; None if all are zero
 
     def apply(self, update: Update) -> None:
         """Apply an update, or a sum of updates."""
@@ -56,6 +58,8 @@ class Replica:
             self._add_signs(SignCounts(update.size, 1, counts, update.step))
         elif isinstance(update, SignCounts):
             self._add_signs(update)
+        elif isinstance(update, Steps):
+            self._add_steps(update)
         elif not is_empty(update):
             self._signs = None
             update.add_to(self.weights)
@@ -65,6 +69,36 @@ class Replica:
         self.apply(update)
         self.carried.update(carried)
         self.stamp = stamp
+
+    def _add_steps(self, update: Steps) -> None:
+        at = update.indices
+        exact = self.exact_weights(at) + update.exact_values
+        self.weights[at] = exact
+        low = (exact - self.weights[at]).astype(np.float32)
+        if self._low is None and low.any():
+            self._low = np.zeros_like(self.weights)
+        if self._low is not None:
+            self._low[at] = low
+
+    def exact_weights(self, at: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        """Return the exact weights at some positions, or all of them."""
+        where = slice(None) if at is None else at
+        exact = self.weights[where].astype(np.float64)
+        if self._low is not None:
+            exact += self._low[where]
+        return exact
+
+    @property
+    def low_parts(self) -> Sparse | None:
+        """The parts of exact weights that float32 cannot hold; None if there are none."""
+        if self._low is None:
+            return None
+        indices = np.flatnonzero(self._low)
+        return Sparse(self._low.size, indices, self._low[indices]) if indices.size else None
+
+    def restore_low_parts(self, low: Sparse) -> None:
+        """Set the parts of exact weights that float32 cannot hold."""
+        self._low = low.to_dense()
 
     def base_and_signs(self) -> tuple[Vector, SignCounts | None]:
         """Return weights and counted signs from which an equal replica can be built.
@@ -98,6 +132,9 @@ class Replica:
             arrays["votes.counts"] = signs.counts.copy() if copy else signs.counts
             arrays["votes.turns"] = np.array([signs.num_updates], np.int64)
             arrays["votes.step"] = np.array([signs.step], np.float32)
+        if (low := self.low_parts) is not None:
+            arrays["low.indices"] = low.indices
+            arrays["low.values"] = low.values
         return arrays
 
     @classmethod
@@ -121,6 +158,9 @@ class Replica:
             num_updates = int(arrays["votes.turns"][0])
             step = float(arrays["votes.step"][0])
             replica.apply(SignCounts(counts.size, num_updates, counts, step))
+        if "low.indices" in arrays:
+            low = Sparse(weights.size, arrays["low.indices"], arrays["low.values"])
+            replica.restore_low_parts(low)
         return replica
 
     def _add_signs(self, change: SignCounts) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,27 +22,32 @@ from fedtern.core.codecs import NothingCodec
 from fedtern.core.compressors import check_finite
 from fedtern.core.dtypes import Overflow
 from fedtern.core.errors import (
+    BudgetExceeded,
     DecodeError,
     DuplicateUpload,
     LateUpload,
     LocalProtocolError,
+    NonFiniteError,
     RemoteProtocolError,
 )
 from fedtern.core.feedback import EMPTY, State
 from fedtern.core.layout import Layout, Vector, copy_vector, read_only
 from fedtern.core.methods import Aggregate, Method
 from fedtern.core.protocol import records
-from fedtern.core.protocol.catchup import CatchUpBuilder
+from fedtern.core.protocol.catchup import Addressee, CatchUpBuilder
 from fedtern.core.protocol.events import Accepted, CatchUp, How
-from fedtern.core.protocol.history import History
+from fedtern.core.protocol.history import History, Origin, Stamps
+from fedtern.core.protocol.influence import DEFAULT_CAP, Bounded, NormCap, NormHistory
 from fedtern.core.protocol.initial import Precision, encode_initial, read_initial
 from fedtern.core.protocol.messages import Broadcast, Upload
+from fedtern.core.protocol.privacy import CentralMechanism, PrivacySpent
 from fedtern.core.protocol.replica import Replica
 from fedtern.core.protocol.seeded_rng import check_seed, seeded_rng
-from fedtern.core.protocol.terms import Header, Terms, initial_stamp
+from fedtern.core.protocol.terms import MAX_ROUND, Header, Terms, initial_stamp
 from fedtern.core.snapshot import Snapshot, pack_blobs, unpack_blobs
 from fedtern.core.template import STATISTICS, Arrays, Carry, NamedModel, Template, Ties
-from fedtern.core.updates import Sparse
+from fedtern.core.updates import Sparse, Steps, Update
+from fedtern.core.updates.steps import MAX_WEIGHT
 from fedtern.core.wire import Reader, check_id
 
 
@@ -60,10 +66,18 @@ class Server:
         federation: a name that keeps messages of different federations apart.
         seed: random seed of the methods that use one.
         cohort: the clients that may upload in the first round; None if all may.
-        cache_bytes: size limit of the cache of past broadcasts, from which returning clients
-            catch up.
+        cache_bytes: memory limit of the cache of past broadcasts, from which returning clients
+            catch up. Three bytes per round, which identify the history, do not count.
+        privacy: differential privacy, such as ``fedtern.privacy.CentralPrivacy``: clips each
+            upload and adds noise to each aggregate.
         copy: False to let the server change ``weights`` itself, if they are a float32 vector. This
             saves memory.
+        aggregate: how to combine the uploads, in the place of the method's own aggregation; see
+            ``fedtern.core.methods.robust``.
+        cap: how much a single upload may change the model; None for no limit. With ``privacy`` it
+            is not used: the norm of each upload is clipped.
+        on_upload: called with each upload before it is accepted. It can raise ``UploadDenied`` to
+            refuse the upload.
 
     """
 
@@ -80,10 +94,19 @@ class Server:
         seed: int = 0,
         cohort: Iterable[int] | None = None,
         cache_bytes: int | None = None,
+        privacy: CentralMechanism | None = None,
         copy: bool = True,
+        aggregate: Aggregate | None = None,
+        cap: NormCap | None = DEFAULT_CAP,
+        on_upload: Callable[[Accepted], None] | None = None,
     ) -> None:
         vector = copy_vector(weights, layout, copy=copy)
         self.terms = Terms(layout or Layout.flat(vector.size), method)
+        if privacy is not None:
+            privacy.check(self.terms)
+        self.privacy = privacy
+        self._participations: dict[int, int] = {}  # rounds that counted each client, under privacy
+        self._released: Vector | None = None
         check_finite(vector, self.terms.layout)
         values = check_carried(carried, self.terms.layout)
         self.carried_float16 = carried_float16
@@ -91,18 +114,33 @@ class Server:
         self._initial = encode_initial(vector, self.terms.layout, initial)
         if self._initial is not None:
             vector = read_initial(Reader(self._initial), self.terms.layout)
+        vector = self.terms.initial_weights(vector)
         self.federation = federation
         self.seed = check_seed(seed)
         self.round = 0
         self.cohort = None if cohort is None else frozenset(map(check_id, cohort))
-        self._replica = Replica(vector, initial_stamp(federation, vector, values), values)
+        stamp = initial_stamp(federation, vector, values)
+        self._replica = Replica(vector, stamp, values)
+        self._stamps = Stamps()
+        self._stamps.append(stamp)
+        # Clients that still have these weights download the difference to them.
+        self._origin = Origin(vector.copy(), stamp) if self.terms.has_steps else None
         self._feedback: State = EMPTY
+        self._optimizer: State = EMPTY
         self._uploads: dict[int, Accepted] = {}
         self._last_counted: dict[int, int] = {}  # the last round that counted each client
         if cache_bytes is None:
             cache_bytes = 16 * vector.size + 4 * self.terms.layout.carried_nbytes + (1 << 20)
         self._history = History(cache_bytes, self.terms)
         self._model: NamedModel | None = None
+        if privacy is not None and aggregate is not None:
+            raise ValueError("a server with privacy aggregates by itself: omit aggregate")
+        self.aggregate = aggregate or method.aggregate
+        # The median of norms depends on all clients, which the accounting does not cover. Privacy
+        # bounds each upload by its own rule.
+        self.cap = None if privacy is not None else cap
+        self.on_upload = on_upload
+        self._norms = NormHistory(self.terms.layout)
 
     @classmethod
     def from_arrays(
@@ -182,6 +220,35 @@ class Server:
         """The clients whose uploads of this round have been accepted."""
         return frozenset(self._uploads)
 
+    @property
+    def released(self) -> Vector | None:
+        """The noised aggregate of the last round; None without privacy or without uploads.
+
+        A store must keep it: the noise cannot be drawn again.
+        """
+        return self._released
+
+    @property
+    def privacy_spent(self) -> PrivacySpent | None:
+        """The largest privacy loss of any client so far; None without privacy."""
+        if self.privacy is None:
+            return None
+        return self.privacy.spent(max(self._participations.values(), default=0))
+
+    def allows_round(self, counted: Iterable[int] = ()) -> bool:
+        """Whether the privacy budget allows another round, whichever clients take part in it.
+
+        Args:
+            counted: clients to count first, for the question whether this round is the last one.
+
+        """
+        if self.privacy is None:
+            return True
+        clients = frozenset(counted)
+        most = max(self._participations.values(), default=0)
+        most = max(most, 1 + max((self._participations.get(c, 0) for c in clients), default=-1))
+        return self.privacy.allows(most + 1)
+
     def uploads(self) -> list[Accepted]:
         """Return the accepted uploads of this round, with their updates, sorted by client.
 
@@ -203,24 +270,34 @@ class Server:
 
         Raises:
             DuplicateUpload: the same upload has already been accepted.
+            UploadDenied: ``on_upload`` refused it.
             LateUpload: the upload's round is over.
             RemoteProtocolError: the upload is refused for any other reason.
 
         """
+        accepted = self._read_upload(client_id, data, num_examples)
+        if self.on_upload is not None:
+            try:
+                self.on_upload(accepted)
+            except RemoteProtocolError as error:
+                raise type(error)(f"client {accepted.client_id}: {error}") from error
+        self._uploads[accepted.client_id] = accepted
+        return accepted
+
+    def _read_upload(self, client_id: int, data: bytes, num_examples: float) -> Accepted:
         client_id = check_id(client_id)
         data = bytes(data)
         try:
-            upload = Upload.open(data, self.terms)
-            self._check_upload(client_id, upload.header, data)
+            header, reader = Upload.open_header(data, self.terms)
+            self._check_header(client_id, header, data)  # cheap, so before the update is decoded
+            upload = Upload.read(header, reader, self.terms)
         except (DecodeError, RemoteProtocolError) as error:
             kind = type(error) if isinstance(error, RemoteProtocolError) else RemoteProtocolError
             raise kind(f"client {client_id}: {error}") from error
         examples = _check_examples(client_id, num_examples)
-        accepted = Accepted(client_id, self.round, examples, data, upload.update, upload.carried)
-        self._uploads[client_id] = accepted
-        return accepted
+        return Accepted(client_id, self.round, examples, data, upload.update, upload.carried)
 
-    def _check_upload(self, client_id: int, header: Header, data: bytes) -> None:
+    def _check_header(self, client_id: int, header: Header, data: bytes) -> None:
         if header.round != self.round:
             kind = LateUpload if header.round < self.round else RemoteProtocolError
             raise kind(f"upload is for round {header.round}, the server is at {self.round}")
@@ -258,10 +335,12 @@ class Server:
         Args:
             next_cohort: the clients that may upload in the next round; None if all may.
             delta: a change of the weights that was computed elsewhere, for example from
-                ``uploads``. It replaces the method's aggregation and is compressed like it.
+                ``uploads``. It replaces the method's aggregation. The method's server optimiser and
+                its compression are applied to it.
             carried: values of all carried tensors that were computed elsewhere.
             counted: the clients whose uploads count; by default all that were accepted. The others
-                return to their clients' residuals.
+                return to their clients' residuals. With a delta, clients of the cohort may count
+                whose uploads the server has never seen, as in secure aggregation.
             aggregate: how to combine the uploads, in the place of the method's own aggregation.
 
         Returns:
@@ -269,42 +348,111 @@ class Server:
             was given.
 
         Raises:
-            LocalProtocolError: a client in ``counted`` has no accepted upload.
+            BudgetExceeded: the round would exceed the privacy budget of a client.
+            LocalProtocolError: a client in ``counted`` has no accepted upload or is not in the
+                cohort, the server has
+                ``privacy`` and another aggregation was given, or the federation has finished
+                ``MAX_ROUND`` rounds.
             NonFiniteError: a value cannot be sent; the message names its tensor.
             ValueError: an argument does not fit the layout.
 
         """
-        uploads = self._counted_uploads(counted)
+        if self.round >= MAX_ROUND:
+            raise LocalProtocolError(
+                f"the federation has finished {self.round} rounds, and the format has no number for"
+                " another one; start a new federation from these weights"
+            )
+        chosen = None if counted is None else frozenset(counted)
+        unseen: frozenset[int] = frozenset()
+        if delta is not None and chosen is not None:
+            unseen = self._unseen_clients(chosen)
+            chosen -= unseen
+        uploads = self._counted_uploads(chosen)
+        if self.privacy is not None:
+            if not (delta is None and carried is None and aggregate is None):
+                raise LocalProtocolError(
+                    "a server with privacy aggregates by itself: omit delta, carried and aggregate"
+                )
+            self._check_budget(uploads)
         cohort = None if next_cohort is None else frozenset(map(check_id, next_cohort))
         down = self.terms.method.down
         layout = self.terms.layout
         state = self._feedback
-        combine = aggregate or self.terms.method.aggregate
-        values = self._next_carried(carried, uploads, combine)
+        combine = aggregate or self.aggregate
+        bounded = self._bound(uploads, combine)
+        values = self._next_carried(carried, bounded.uploads, combine)
+        optimizer_state = self._optimizer
         payload = NothingCodec().encode(Sparse.empty(layout.size), layout)
         change = None
+        released = None
         if delta is not None:
             change = copy_vector(delta, layout, "delta")
+        elif uploads and self.privacy is not None:
+            updates = [upload.update for upload in uploads]
+            change = self.privacy.release(updates, layout.size, self.round)
+            released = change.copy()  # the feedback may overwrite the other one
         elif uploads:
-            change = _combine(uploads, combine)
+            change = _combine(bounded.uploads, combine)
         if change is not None:
+            change, optimizer_state = self._optimize(change)
             rng = seeded_rng(self.seed, 0, self.round)
             update, state = down.feedback.step(change, state, layout, rng)
+            self._check_steps(update)
             payload = down.codec.encode(update, layout)
         stamp = self._replica.stamp
         data = Broadcast.seal(
             stamp,
             self.round,
             payload,
-            frozenset(upload.client_id for upload in uploads),
+            frozenset(upload.client_id for upload in uploads) | unseen,
             cohort,
             self.terms,
             values,
         )
         # The server applies the update that it decodes from the bytes, like every client.
         broadcast = Broadcast.open(data, self.terms)
-        self._advance(broadcast, state)
-        return broadcast
+        self._advance(broadcast, state, optimizer_state)
+        self._released = released
+        return broadcast if delta is not None else replace(broadcast, capped=bounded.capped)
+
+    def _check_budget(self, uploads: Sequence[Accepted]) -> None:
+        assert self.privacy is not None
+        for upload in uploads:
+            rounds = self._participations.get(upload.client_id, 0) + 1
+            if not self.privacy.allows(rounds):
+                raise BudgetExceeded(
+                    f"client {upload.client_id} would spend {self.privacy.spent(rounds)} in round"
+                    f" {self.round}; stop the federation, or raise the budget"
+                )
+
+    def _optimize(self, change: Vector) -> tuple[Vector, State]:
+        """Apply the method's server optimiser; return the change and the optimiser's next state."""
+        optimizer = self.terms.method.server_optimizer
+        if optimizer is None:
+            return change, EMPTY
+        check_finite(change, self.terms.layout)  # an optimiser may hide an invalid value
+        return optimizer.step(change, self._optimizer)
+
+    def _check_steps(self, update: Update) -> None:
+        """Check that no weight grows beyond the range of exact replicas."""
+        if isinstance(update, Steps):
+            weights = self._replica.exact_weights(update.indices) + update.exact_values
+            beyond = np.flatnonzero(np.abs(weights) >= MAX_WEIGHT)
+            if beyond.size:
+                name = self.terms.layout.name_at(int(update.indices[beyond[0]]))
+                raise NonFiniteError(
+                    f"weight {weights[beyond[0]]} at {name} is too large: this method's limit is"
+                    " 2**23; lower the learning rate, or clip the update"
+                )
+
+    def _unseen_clients(self, counted: frozenset[int]) -> frozenset[int]:
+        """Return the clients without an upload; check that they are in the cohort."""
+        unseen = frozenset(map(check_id, counted)) - self.uploaded
+        if self.cohort is not None and (strangers := unseen - self.cohort):
+            raise LocalProtocolError(
+                f"clients {sorted(strangers)} are not in the cohort of round {self.round}"
+            )
+        return unseen
 
     def _counted_uploads(self, counted: Iterable[int] | None) -> list[Accepted]:
         """Return the uploads that count, sorted by client.
@@ -328,11 +476,39 @@ class Server:
             counted: the clients whose uploads count; by default all that were accepted.
 
         Returns:
-            The change; None without uploads.
+            The change, with the server's cap; None without uploads.
 
         """
-        uploads = self._counted_uploads(counted)
+        uploads = self._bound(self._counted_uploads(counted), aggregate).uploads
         return _combine(uploads, aggregate) if uploads else None
+
+    def bounded(
+        self, aggregate: Aggregate | None = None, counted: Iterable[int] | None = None
+    ) -> Bounded:
+        """Return the accepted uploads of this round as they count, with the server's cap.
+
+        Args:
+            aggregate: how the uploads are combined; by default as the server does.
+            counted: the clients whose uploads count; by default all that were accepted.
+
+        """
+        return self._bound(self._counted_uploads(counted), aggregate or self.aggregate)
+
+    def _bound(self, uploads: Sequence[Accepted], aggregate: Aggregate) -> Bounded:
+        if self.cap is None or not uploads:
+            return Bounded(uploads, {})
+        return self._norms.bound(
+            uploads,
+            self.cap,
+            aggregate,
+            self._replica.carried,
+            updates=not self.terms.has_one_magnitude,
+        )
+
+    @property
+    def typical_norm(self) -> float:
+        """The norm that the cap is a multiple of, given the uploads so far; 0 if unknown."""
+        return self._norms.typical_norm(self.uploads())
 
     def _next_carried(
         self,
@@ -360,13 +536,21 @@ class Server:
             changed = changed_values(round_to_float16(changed, layout), before)
         return changed
 
-    def _advance(self, broadcast: Broadcast, state: State) -> None:
+    def _advance(self, broadcast: Broadcast, state: State, optimizer_state: State) -> None:
         """Apply a broadcast and start the next round."""
         self._feedback = state
+        if self.cap is not None:
+            seen = self._counted_uploads(broadcast.counted & self.uploaded)
+            self._norms.append(seen, self._replica.carried)
+        self._optimizer = optimizer_state
         self._replica.advance(broadcast.update, broadcast.next_stamp, broadcast.carried)
+        self._stamps.append(broadcast.next_stamp)
         self._last_counted.update(dict.fromkeys(broadcast.counted, self.round))
+        if self.privacy is not None:
+            for client_id in broadcast.counted:
+                self._participations[client_id] = self._participations.get(client_id, 0) + 1
         self._history.append(broadcast)
-        if not self._history.is_complete:
+        if not self._history.is_complete and self._origin is None:
             self._initial = None  # of no use without all broadcasts since
         self._uploads = {}
         self.cohort = broadcast.cohort
@@ -392,23 +576,42 @@ class Server:
             since: the client's round; -1 for a client without weights.
 
         Raises:
-            RemoteProtocolError: ``since`` is later than this server's round.
+            RemoteProtocolError: ``since`` is later than this server's round, or this server does
+                not know the history of that round.
 
         """
         client_id = check_id(client_id)
         if not -1 <= since <= self.round:
             raise RemoteProtocolError(
                 f"client {client_id}: asks to catch up from round {since},"
-                f" the server is at {self.round}"
+                f" the server is at {self.round}; if the server was restored from an old state,"
+                " delete the client's state, so that it joins as a new client"
             )
-        counted = self._history.was_counted(client_id, since)
-        if counted is None:
-            # The round is no longer cached. If a later upload was counted, the client has already
-            # learnt about this one.
-            counted = since >= 0 and self._last_counted.get(client_id, -1) >= since
-        builder = CatchUpBuilder(since, self.round, counted, self.terms)
-        data, how = self._history.shortest_catch_up(builder, self._replica, self._initial)
-        return CatchUp(since, self.round, how, data)
+        last = self._last_counted.get(client_id, -1)
+        stamp = b"" if since < 0 else self._stamps.at(since)
+        if stamp is None:
+            raise RemoteProtocolError(
+                f"client {client_id}: asks to catch up from round {since}, but the server's state,"
+                " from an earlier version, does not say which history this round belongs to;"
+                " delete the client's state, so that it joins as a new client"
+            )
+        addressee = Addressee(client_id, stamp, uploaded_later=0 <= since < last)
+        counted = since >= 0 and last == since
+        return self._shortest(CatchUpBuilder(since, self.round, counted, self.terms, addressee))
+
+    def first_download(self) -> CatchUp:
+        """Make a message for any client without weights.
+
+        Like ``catch_up`` from round -1, but the message names no client, so that a transport can
+        make and keep it once for many clients.
+        """
+        return self._shortest(CatchUpBuilder(-1, self.round, counted=False, terms=self.terms))
+
+    def _shortest(self, builder: CatchUpBuilder) -> CatchUp:
+        data, how = self._history.shortest_catch_up(
+            builder, self._replica, self._initial, self._origin
+        )
+        return CatchUp(builder.since, self.round, how, data)
 
     def snapshot(self, *, copy: bool = True) -> Snapshot:
         """Return the whole state, for ``restore``.
@@ -424,12 +627,30 @@ class Server:
         arrays = {
             **self._replica.to_arrays(copy=copy),
             **{f"feedback.{name}": vector for name, vector in self._feedback.items()},
+            **{f"optimizer.{name}": vector for name, vector in self._optimizer.items()},
             "counted.clients": np.array(list(self._last_counted), np.uint64),
+            "stamps": np.frombuffer(bytes(self._stamps.data), np.uint8),
             "counted.rounds": np.array(list(self._last_counted.values()), np.int64),
             **pack_blobs(blobs),
         }
+        if self._origin is not None:
+            arrays["origin.weights"] = self._origin.weights
+            arrays["origin.stamp"] = np.frombuffer(self._origin.stamp, np.uint8)
+        if self._norms.rows.size:
+            arrays["norms"] = self._norms.rows
         cohort = None if self.cohort is None else sorted(self.cohort)
-        return Snapshot(arrays, {**self._identity, "round": self.round, "cohort": cohort})
+        meta = {
+            **self._identity,
+            "round": self.round,
+            "cohort": cohort,
+            "first_stamp": self._stamps.first,
+        }
+        if self.privacy is None:
+            del meta["privacy"]
+        else:
+            times = [self._participations[client] for client in self._last_counted]
+            arrays["counted.times"] = np.array(times, np.int64)
+        return Snapshot(arrays, meta)
 
     @property
     def _identity(self) -> dict[str, object]:
@@ -439,6 +660,7 @@ class Server:
             "method": self.terms.method.spec.to_json(),
             "terms": self.terms.digest.hex(),
             "seed": self.seed,
+            "privacy": None if self.privacy is None else self.privacy.describe(),
         }
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -456,15 +678,34 @@ class Server:
         history = History(self._history.limit, self.terms)
         clients = arrays["counted.clients"].tolist()
         rounds = arrays["counted.rounds"].tolist()
+        # A snapshot of an earlier version has only the stamps of cached broadcasts.
+        stamps = Stamps(round)
         for data in unpack_blobs(arrays, "history"):
-            history.append(Broadcast.open(data, self.terms))
+            broadcast = Broadcast.open(data, self.terms)
+            history.append(broadcast)
+            stamps.first = min(stamps.first, broadcast.round)
+            stamps.append(broadcast.header.stamp)
+        stamps.append(replica.stamp)
+        if "stamps" in arrays:
+            stamps = Stamps(int(snapshot.meta["first_stamp"]), arrays["stamps"].tobytes())
         self.round = round
+        self._stamps = stamps
         self._replica = replica
         self._history = history
         self._initial = unpack_blobs(arrays, "initial")[0] if "initial" in arrays else None
+        if "origin.weights" in arrays:
+            self._origin = Origin(arrays["origin.weights"].copy(), arrays["origin.stamp"].tobytes())
         self.cohort = None if cohort is None else frozenset(cohort)
         self._feedback = snapshot.copies_with_prefix("feedback.")
+        self._optimizer = snapshot.copies_with_prefix("optimizer.")
         self._last_counted = dict(zip(clients, rounds, strict=True))
+        self._participations = {}
+        if self.privacy is not None:
+            times = arrays["counted.times"].tolist()
+            self._participations = dict(zip(clients, times, strict=True))
+        self._released = None
+        norms = arrays["norms"].copy() if "norms" in arrays else None
+        self._norms = NormHistory(self.terms.layout, norms)
         self._uploads = {}
         for record in unpack_blobs(arrays, "uploads"):
             self.replay(record)
@@ -481,11 +722,11 @@ class Server:
         if tag == records.UPLOAD:
             client_id = reader.varint()
             num_examples = reader.varint()
-            self.receive(client_id, reader.rest(), num_examples)
+            self._replay_upload(client_id, reader.rest(), num_examples)
         elif tag == records.WEIGHTED_UPLOAD:
             client_id = reader.varint()
             (weight,) = records.WEIGHT.unpack(reader.take(records.WEIGHT.size))
-            self.receive(client_id, reader.rest(), weight)
+            self._replay_upload(client_id, reader.rest(), weight)
         elif tag == records.DISCARD:
             self.discard(reader.varint())
         elif tag == records.BROADCAST:
@@ -496,8 +737,13 @@ class Server:
         else:
             raise LocalProtocolError(f"unknown record {tag!r}")
 
+    def _replay_upload(self, client_id: int, data: bytes, num_examples: float) -> None:
+        # Without ``on_upload``, which has accepted it before.
+        self._uploads[client_id] = self._read_upload(client_id, data, num_examples)
+
     def _replay_broadcast(self, broadcast: Broadcast, delta: Vector | None = None) -> None:
-        if broadcast.round != self.round or not broadcast.counted <= self.uploaded:
+        is_known = delta is not None or broadcast.counted <= self.uploaded
+        if broadcast.round != self.round or not is_known:
             raise LocalProtocolError(
                 f"the record is of round {broadcast.round} with uploads of"
                 f" {sorted(broadcast.counted)}, the server is at round {self.round} with uploads of"
@@ -505,11 +751,17 @@ class Server:
             )
         broadcast.header.check_history(self._replica.stamp, "the server")
         state = self._feedback
+        optimizer_state = self._optimizer
         if delta is None and broadcast.counted:
-            delta = self.combined(self.terms.method.aggregate, broadcast.counted)
+            if self.privacy is not None:
+                raise LocalProtocolError(
+                    f"the record of round {broadcast.round} has no noised aggregate"
+                )
+            delta = self.combined(self.aggregate, broadcast.counted)
         if delta is not None:
-            state = self.terms.method.down.feedback.follow(delta, state, broadcast.update)
-        self._advance(broadcast, state)
+            change, optimizer_state = self._optimize(delta)
+            state = self.terms.method.down.feedback.follow(change, state, broadcast.update)
+        self._advance(broadcast, state, optimizer_state)
 
 
 def _combine(uploads: Sequence[Accepted], aggregate: Aggregate) -> Vector:

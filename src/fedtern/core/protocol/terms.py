@@ -7,15 +7,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NoReturn
 
-from fedtern.core.carried import NO_VALUES, Values
-from fedtern.core.compressors import SubspaceCompressor
-from fedtern.core.envelope import unseal
+from fedtern.core.carried import NO_VALUES, Values, max_carried_bytes
+from fedtern.core.codecs import BoundedCodec, StepsCodec
+from fedtern.core.compressors import SubspaceCompressor, find_limits
+from fedtern.core.envelope import BROADCAST, ENVELOPE_BYTES, unseal
 from fedtern.core.errors import DecodeError, RemoteProtocolError
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.methods import Method
+from fedtern.core.updates import Limits
+from fedtern.core.updates.steps import round_to_grid
 from fedtern.core.wire import Reader, floats_view, u32
 
 STAMP_BYTES = 3
+MAX_ROUND = 2**32 - 2
+"""The largest round of a federation: as many rounds can finish."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,35 @@ class Terms:
         compressor = getattr(self.method.up.feedback, "compressor", None)
         return compressor if isinstance(compressor, SubspaceCompressor) else None
 
+    @cached_property
+    def upload_limits(self) -> Limits:
+        """The updates that the method can make; uploads of others are refused."""
+        return find_limits(self.method.up.feedback, self.layout)
+
+    @cached_property
+    def has_one_magnitude(self) -> bool:
+        """Whether the values of all uploads have the same magnitude."""
+        return getattr(self.upload_limits, "magnitude", None) is not None
+
+    @cached_property
+    def max_upload_bytes(self) -> int | None:
+        """The length of the longest upload; None if the method's codec does not state it."""
+        codec = self.method.up.codec
+        if not isinstance(codec, BoundedCodec):
+            return None
+        payload = codec.max_bytes(self.upload_limits, self.layout)
+        header = len(self.header(bytes(STAMP_BYTES), 0))
+        return ENVELOPE_BYTES + header + max_carried_bytes(self.layout) + payload
+
+    @cached_property
+    def has_steps(self) -> bool:
+        """Whether broadcasts are steps, so that replicas add them exactly."""
+        return isinstance(self.method.down.codec, StepsCodec)
+
+    def initial_weights(self, weights: Vector) -> Vector:
+        """Return the weights that a replica starts from; exact replicas start on a grid."""
+        return round_to_grid(weights) if self.has_steps else weights
+
     def header(self, stamp: bytes, round: int) -> bytes:
         """Encode the header of a message."""
         return self.digest + stamp + u32(round)
@@ -94,7 +128,10 @@ class Terms:
         peer_digest = reader.take(6)
         if peer_digest != self.digest:
             self._report_difference(peer_digest)
-        return Header(kind, reader.take(STAMP_BYTES), reader.u32()), reader
+        header = Header(kind, reader.take(STAMP_BYTES), reader.u32())
+        if header.round + (kind == BROADCAST) > MAX_ROUND:
+            raise DecodeError(f"a federation has at most {MAX_ROUND} rounds, got {header.round}")
+        return header, reader
 
     def _report_difference(self, peer_digest: bytes) -> NoReturn:
         if peer_digest[:3] != self.layout.digest:

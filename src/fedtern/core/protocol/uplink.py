@@ -7,11 +7,13 @@ from collections.abc import Callable
 import numpy as np
 
 from fedtern.core.carried import NO_VALUES, Values
+from fedtern.core.compressors import check_finite
 from fedtern.core.errors import NonFiniteError
-from fedtern.core.feedback import EMPTY, State
+from fedtern.core.feedback import EMPTY, Feedback, State
 from fedtern.core.layout import Vector
 from fedtern.core.protocol.events import Sent
 from fedtern.core.protocol.messages import MAX_UPLOAD_MAGNITUDE, Upload
+from fedtern.core.protocol.privacy import LocalMechanism
 from fedtern.core.protocol.seeded_rng import check_seed, seeded_rng
 from fedtern.core.protocol.terms import Terms
 from fedtern.core.updates import Update, max_magnitude
@@ -26,6 +28,7 @@ class Uplink:
         seed: random seed of the methods that use one.
         state: the feedback state to start from.
         pending: the unacknowledged upload, if there is one.
+        privacy: adds noise to each delta before compression.
 
     """
 
@@ -36,15 +39,21 @@ class Uplink:
         seed: int = 0,
         state: State = EMPTY,
         pending: bytes | None = None,
+        privacy: LocalMechanism | None = None,
     ) -> None:
         self.client_id = client_id
         self.terms = terms
         self.seed = check_seed(seed)
         self.state = state
         self.pending = pending
+        self.privacy = privacy
 
     def compress(
-        self, delta: Vector, round: int, moments: Vector | None = None
+        self,
+        delta: Vector,
+        round: int,
+        moments: Vector | None = None,
+        feedback: Feedback | None = None,
     ) -> tuple[Update, State]:
         """Compress a delta without changing the state of the link.
 
@@ -52,6 +61,7 @@ class Uplink:
             delta: the change of the weights; this function may overwrite it.
             round: the client's round.
             moments: second moments of the delta, for ``variance`` only.
+            feedback: the rule of this round, if it depends on the round; by default the method's.
 
         Returns:
             The update to send and the feedback state after it.
@@ -60,10 +70,12 @@ class Uplink:
             NonFiniteError: the update is not finite, or larger than an upload may be.
 
         """
-        up = self.terms.method.up
-        update, state = up.feedback.step(
-            delta, self.state, self.terms.layout, self._rng(round), moments
-        )
+        rule = feedback or self.terms.method.up.feedback
+        if self.privacy is not None:
+            # Before the residual is added: it holds noised deltas only.
+            check_finite(delta, self.terms.layout)
+            delta = self.privacy.privatize(delta, self.client_id, round)
+        update, state = rule.step(delta, self.state, self.terms.layout, self._rng(round), moments)
         magnitude = max_magnitude(update)
         if not magnitude <= MAX_UPLOAD_MAGNITUDE:  # true for NaN, too
             raise NonFiniteError(

@@ -11,10 +11,22 @@ from numpy.typing import NDArray
 
 from fedtern.core.kernels import random_signs, rotate, sample_positions, scatter_add
 from fedtern.core.layout import Vector
+from fedtern.core.updates.plain import Dense
 
 # Lengths of the blocks that are rotated. Fewer values than the smallest share one padded block.
 _SMALLEST_BLOCK = 256
 _LARGEST_BLOCK = 1 << 16
+
+CENTROIDS: dict[int, tuple[float, ...]] = {
+    1: (0.7978845608,),
+    2: (0.4527800398, 1.5104176087),
+    3: (0.2450941788, 0.7560052512, 1.3439092613, 2.1519457045),
+    4: (
+        0.1283950299, 0.3880482999, 0.6567591230, 0.9423404565,
+        1.2562311512, 1.6180466250, 2.0690172906, 2.7326357834,
+    ),
+}  # fmt: skip
+"""The positive centroids of the best quantiser of a standard normal variable, by bits per value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +93,54 @@ class Sketched:
     def add_to(self, out: Vector, scale: float = 1.0) -> None:
         """Compute ``out += scale * self``, in place."""
         self.masked.add_to(out, scale)
+
+
+@dataclass(frozen=True, eq=False)
+class Rotated:
+    """All values, rotated at random and rounded to the centroids of a normal distribution.
+
+    The values are divided into blocks. Each block is rotated, and its values are rounded to its
+    scale times a centroid.
+    """
+
+    size: int
+    seed: int
+    bits: int  # per value
+    levels: NDArray[np.int32]  # from 0 to 2**bits - 1 in ascending order of centroids
+    scales: Vector  # one per block, not negative
+
+    @cached_property
+    def values(self) -> Vector:
+        """The centroids, scaled and rotated back."""
+        centroids = centroids_of(self.bits)
+        signs = sketch_signs(self.seed, self.size, self.levels.size)
+        values = np.empty(self.levels.size, np.float32)
+        at = 0
+        for scale, length in zip(self.scales, block_lengths(self.size), strict=True):
+            block = scale * centroids[self.levels[at : at + length]]
+            rotate(block)
+            values[at : at + length] = block
+            at += length
+        values *= signs
+        return values[: self.size]
+
+    def to_dense(self) -> Vector:
+        """Return the update as a new vector."""
+        return self.values.copy()
+
+    def add_to(self, out: Vector, scale: float = 1.0) -> None:
+        """Compute ``out += scale * self``, in place."""
+        Dense(self.values).add_to(out, scale)
+
+
+def centroids_of(bits: int) -> Vector:
+    """Return all centroids of a number of bits, ascending.
+
+    >>> centroids_of(1)
+    array([-0.7978846,  0.7978846], dtype=float32)
+    """
+    positive = np.array(CENTROIDS[bits], np.float32)
+    return np.concatenate([-positive[::-1], positive])
 
 
 def mask_positions(seed: int, size: int, count: int) -> NDArray[np.int64]:

@@ -3,7 +3,8 @@
 Float addition is not associative: adding the sum P^(s) of s updates does not give the same bits as
 adding the updates one by one. The two forms in this module do. ``UpdateSequence`` keeps the values
 of each changed position in round order (positions do not affect each other). ``SignCounts`` counts
-signs; the replica computes the weights from the counts.
+signs; the replica computes the weights from the counts. ``Steps`` are whole multiples of powers of
+two, whose sum is exact.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 
 from fedtern.core.kernels import count_votes, scatter_add, sort_entries
 from fedtern.core.layout import Vector
-from fedtern.core.updates import SPARSE_UPDATES, Signs, Sparse, Ternary, Update, is_empty
+from fedtern.core.updates import Signs, Sparse, Steps, Ternary, Update, is_empty
+from fedtern.core.updates.steps import sum_steps
 
 MAX_UPDATES = 1 << 24
 """The largest number of updates that can be merged into one."""
@@ -66,12 +68,15 @@ class SignCounts:
         out += np.float32(scale) * self.to_dense()
 
 
-def merge_updates(updates: Sequence[Update]) -> UpdateSequence | SignCounts | None:
+MergedUpdate = UpdateSequence | SignCounts | Steps
+
+
+def merge_updates(updates: Sequence[Update]) -> MergedUpdate | None:
     """Merge updates into one that has the same effect on a replica as all of them in order.
 
     Returns:
         The merged update. None if there is none: all updates are empty, they are not of one kind,
-        or they have more entries than the model has parameters.
+        or they have more entries than the model has parameters (steps can always be summed).
 
     """
     updates = [u for u in updates if not is_empty(u)]
@@ -79,7 +84,10 @@ def merge_updates(updates: Sequence[Update]) -> UpdateSequence | SignCounts | No
     if signs:
         same_step = len({u.step for u in signs}) == 1
         return _count_signs(signs) if same_step and len(signs) == len(updates) else None
-    sparse = [u for u in updates if isinstance(u, SPARSE_UPDATES)]
+    steps = [u for u in updates if isinstance(u, Steps)]
+    if steps:
+        return sum_steps(steps) if len(steps) == len(updates) else None
+    sparse = [u for u in updates if isinstance(u, Sparse | Ternary)]
     if not sparse or len(sparse) < len(updates):
         return None
     ends = list(accumulate([u.indices.size for u in sparse]))
