@@ -21,6 +21,7 @@ from fedtern import (
     DurableClient,
     DurableServer,
     Layout,
+    Method,
     Server,
     Store,
     stc,
@@ -31,6 +32,7 @@ CARRIED = (Carried("mean", (20,), "float32"), Carried("mask", (3,), "bool", "lat
 LAYOUT = Layout(("a", "b"), ((30, 40), (40,)))
 CARRIED_LAYOUT = Layout(LAYOUT.names, LAYOUT.shapes, CARRIED)
 METHOD = stc(p_up=0.02, p_down=0.02)
+STEPS = stc(p_up=0.02, p_down=0.02, codec="adaptive", magnitudes="powers")
 START = np.random.default_rng(0).standard_normal(LAYOUT.size).astype(np.float32)
 CLIENTS = 4
 ROUNDS = 60
@@ -44,11 +46,11 @@ def train(client) -> np.ndarray:
     return client.weights + np.float32(0.1) * (goal - client.weights)
 
 
-def federate(path: Path) -> str:
+def federate(path: Path, method: Method = METHOD) -> str:
     """Continue the federation to its end and return a digest of all final states."""
-    server = DurableServer(Server(START, METHOD, LAYOUT), Store(path / "server", log_bytes=2000))
+    server = DurableServer(Server(START, method, LAYOUT), Store(path / "server", log_bytes=2000))
     clients = [
-        DurableClient(Client(i, METHOD, LAYOUT, START), Store(path / f"client{i}"))
+        DurableClient(Client(i, method, LAYOUT, START), Store(path / f"client{i}"))
         for i in range(CLIENTS)
     ]
     while server.round < ROUNDS:
@@ -66,6 +68,11 @@ def federate(path: Path) -> str:
     for durable in (server, *clients):
         durable.store.close()
     return digest.hexdigest()
+
+
+def federate_in_steps(path: Path) -> str:
+    """Like ``federate``, with broadcasts whose sums are exact."""
+    return federate(path, STEPS)
 
 
 def statistics(i: int, round: int) -> dict[str, np.ndarray]:
@@ -147,7 +154,14 @@ def run_in_child(path: Path, kill_after: float | None, federate: Callable[[Path]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-@pytest.mark.parametrize("federate", [federate, federate_externally])
+@pytest.mark.parametrize(
+    "federate",
+    [
+        federate,
+        pytest.param(federate_in_steps, marks=pytest.mark.slow),
+        pytest.param(federate_externally, marks=pytest.mark.slow),
+    ],
+)
 def test_a_federation_that_is_killed_repeatedly_ends_in_the_same_state(tmp_path, federate):
     reference = tmp_path / "reference"
     reference.mkdir()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import time
+import zlib
 from contextlib import ExitStack
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 
 from checks import LAYOUT, METHODS, pair, trained
 from fedtern import (
+    DamagedStoreError,
     DecodeError,
     DurableClient,
     DurableServer,
@@ -26,7 +29,8 @@ from fedtern import (
     StoreError,
 )
 from fedtern.store import files
-from fedtern.store.log import Log
+from fedtern.store import log as log_module
+from fedtern.store.log import Log, create_log
 
 STC = METHODS["stc"]
 
@@ -52,6 +56,11 @@ def open_client(open_store):
     return lambda path, i=0: DurableClient(pair(STC)[1][i], open_store(path))
 
 
+def new_log(path) -> Log:
+    create_log(path).replace(path)
+    return Log(path)
+
+
 def play_rounds(server, clients, rounds: int) -> None:
     for _ in range(rounds):
         for client in clients:
@@ -61,60 +70,155 @@ def play_rounds(server, clients, rounds: int) -> None:
         server.finish_round()
 
 
-def test_complete_records_are_read_back_wherever_the_log_is_cut_off(tmp_path):
-    log = Log(tmp_path / "log")
+def test_complete_records_are_read_back_wherever_an_interrupted_write_ends(tmp_path):
+    log = new_log(tmp_path / "log")
+    head = (tmp_path / "log").read_bytes()
     records = [os.urandom(n) for n in (0, 1, 700, 3)]
     for i, record in enumerate(records):
         log.append(record, sync=i % 2 == 0)
     log.close()
     whole = (tmp_path / "log").read_bytes()
-    ends = np.cumsum([20] + [8 + len(record) for record in records])
-    for cut in range(len(whole) + 1):
+    ends = np.cumsum([len(head)] + [8 + len(record) for record in records])
+    for cut in range(len(head), len(whole) + 1):
         path = tmp_path / "cut"
-        # Without a commit: synced records are never lost by an interrupted write.
-        path.write_bytes((whole[:8] + bytes(12) + whole[20:])[:cut])
+        # With the first commit: none of the records was acknowledged.
+        path.write_bytes((head + whole[len(head) :])[:cut])
         log = Log(path)
         survivors = int((ends[1:] <= cut).sum())
         assert list(log.records()) == records[:survivors]
+        assert log.note is None
         log.append(b"next", sync=True)
         assert list(log.records()) == [*records[:survivors], b"next"]
         log.close()
 
 
-def test_incomplete_records_are_dropped_but_damaged_synced_records_are_reported(tmp_path):
+def test_the_last_record_may_be_unacknowledged_but_never_an_earlier_one(tmp_path):
     path = tmp_path / "log"
-    log = Log(path)
+    log = new_log(path)
+    states = [path.read_bytes()]
+    for i in range(4):
+        log.append(b"record %d" % i, sync=i == 2)
+        states.append(path.read_bytes())
+    log.close()
+    for i, (before, after) in enumerate(pairwise(states)):
+        # A kill between the write of a record and its commit, with any part of the record.
+        for end in range(len(before), len(after) + 1):
+            path.write_bytes(before[:96] + after[96:end])
+            log = Log(path)
+            assert len(list(log.records())) == i + (end == len(after))
+            log.close()
+        for end in range(len(after)):
+            path.write_bytes(after[:end])
+            with pytest.raises(DamagedStoreError):
+                Log(path)
+
+
+def test_incomplete_records_are_dropped_but_damaged_acknowledged_records_are_reported(tmp_path):
+    path = tmp_path / "log"
+    log = new_log(path)
     for i in range(6):
         log.append(b"record %d" % i, sync=i in (3, 4))
-    log.close()
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1  # the last record, which was never synced
-    path.write_bytes(data)
+    log.close(sync=False)
+    data = path.read_bytes()
+    path.write_bytes(data + b"half a record")
     log = Log(path)
-    assert len(list(log.records())) == 5
-    assert log.dropped_bytes == 16
+    assert len(list(log.records())) == 6
+    assert log.dropped_bytes == 13
     log.close()
-    for at in range(20, 20 + 4 * 16):  # every byte before the commit
+    for at in range(96, len(data)):  # every byte of every record, also of the last
         damaged = bytearray(data)
         damaged[at] ^= 0x40
         path.write_bytes(damaged)
-        with pytest.raises(StoreError, match=r"log is damaged at byte \d+, although it was synced"):
+        kind = "synced" if at < 96 + 5 * 16 else "written"
+        pattern = rf"damaged at byte \d+, although it was {kind} up to byte \d+: \d of 6 records"
+        with pytest.raises(DamagedStoreError, match=pattern):
             Log(path)
+        assert path.read_bytes() == damaged
     path.write_bytes(b"something else entirely")
-    with pytest.raises(StoreError, match="is not a log of fedtern"):
+    with pytest.raises(DamagedStoreError, match="is not a log of fedtern"):
+        Log(path)
+
+
+def test_a_power_failure_may_lose_unsynced_records_only(tmp_path, monkeypatch):
+    path = tmp_path / "log"
+    log = new_log(path)
+    for i in range(6):
+        log.append(b"record %d" % i, sync=i == 3)
+    log.close(sync=False)
+    data = path.read_bytes()
+    monkeypatch.setattr(log_module, "boot_number", lambda: 12345)
+    for end in range(96 + 4 * 16, len(data)):
+        path.write_bytes(data[:end].ljust(len(data), b"\0"))
+        log = Log(path)
+        assert "2 of 6" in log.note or "1 of 6" in log.note
+        log.close()
+        log = Log(path)  # the report is not repeated
+        assert log.note is None
+        log.close()
+    path.write_bytes(data[: 96 + 4 * 16 - 1])
+    with pytest.raises(DamagedStoreError, match="although it was synced"):
+        Log(path)
+
+
+def test_accepted_loss_keeps_the_intact_records_and_a_copy_of_the_log(tmp_path):
+    path = tmp_path / "log"
+    log = new_log(path)
+    for i in range(6):
+        log.append(b"record %d" % i, sync=True)
+    log.close()
+    data = bytearray(path.read_bytes())
+    data[96 + 3 * 16 + 9] ^= 1
+    path.write_bytes(data)
+    log = Log(path, accept_loss=True)
+    assert "3 of 6 records are lost" in log.loss
+    log.append(b"next", sync=True)
+    log.close()
+    log = Log(path)
+    assert list(log.records()) == [b"record 0", b"record 1", b"record 2", b"next"]
+    log.close()
+    assert (tmp_path / "log.damaged-0").read_bytes() == data
+
+
+def test_a_log_of_an_earlier_version_is_converted(tmp_path):
+    def first_version(records, synced):
+        body = b"".join(
+            len(r).to_bytes(4, "little")
+            + zlib.crc32(r, zlib.crc32(len(r).to_bytes(4, "little"))).to_bytes(4, "little")
+            + r
+            for r in records
+        )
+        end = synced.to_bytes(8, "little")
+        return b"FTLOG\x01\r\n" + end + zlib.crc32(end).to_bytes(4, "little") + body
+
+    path = tmp_path / "log"
+    records = [b"one", b"", b"three"]
+    path.write_bytes(first_version(records, 31) + b"torn")
+    log = Log(path)
+    assert list(log.records()) == records
+    assert log.dropped_bytes == 4
+    log.append(b"four", sync=True)
+    log.close()
+    log = Log(path)
+    assert list(log.records()) == [*records, b"four"]
+    log.close()
+    path.write_bytes(first_version(records, 31)[:25])
+    with pytest.raises(DamagedStoreError, match="earlier version, is damaged at byte 20"):
         Log(path)
 
 
 def test_a_large_incomplete_record_is_dropped_quickly(tmp_path):
     path = tmp_path / "log"
-    log = Log(path)
+    log = new_log(path)
+    head = path.read_bytes()
     log.append(np.random.default_rng(0).bytes(30 << 20), sync=False)
-    log.close()
+    log.close(sync=False)
+    with path.open("r+b") as file:
+        file.write(head)  # killed before the commit
     os.truncate(path, 25 << 20)
     begin = time.process_time()
     log = Log(path)
     assert time.process_time() - begin < 5
-    assert log.dropped_bytes == (25 << 20) - 20
+    assert log.dropped_bytes == (25 << 20) - 96
     log.close()
 
 
@@ -319,27 +423,26 @@ def test_a_cleared_store_starts_from_the_initial_state(tmp_path, open_server, op
     assert open_server(tmp_path / "s").round == 1
 
 
-def test_records_that_were_read_back_are_synced_on_opening(tmp_path, monkeypatch):
-    log = Log(tmp_path / "log")
+def test_records_that_were_read_back_after_a_kill_are_synced_on_opening(tmp_path, monkeypatch):
+    log = new_log(tmp_path / "log")
     log.append(b"accepted", sync=False)
-    log.close()
+    log.close(sync=False)
     synced = []
     monkeypatch.setattr(os, "fsync", synced.append)
     log = Log(tmp_path / "log")
     assert synced == [log._file]
     log.close()
+    Log(tmp_path / "log").close()
+    assert len(synced) == 1
 
 
-def test_a_log_of_zeros_is_treated_as_new(tmp_path):
-    (tmp_path / "log").write_bytes(bytes(500))
-    log = Log(tmp_path / "log")
-    assert list(log.records()) == []
-    log.close()
-    log = Log(tmp_path / "log")
+def test_a_log_without_a_start_is_refused(tmp_path):
+    log = new_log(tmp_path / "log")
     log.append(b"kept", sync=True)
     log.close()
     whole = (tmp_path / "log").read_bytes()
-    for damaged in (bytes(20) + whole[20:], b"something else " * 9):
+    damages = [b"", bytes(500), bytes(len(whole)), bytes(96) + whole[96:], b"something else " * 9]
+    for damaged in damages:
         check_refused(tmp_path / "log", damaged)
 
 
@@ -360,8 +463,8 @@ def test_a_store_refuses_calls_after_an_interrupted_snapshot(
     server = open_server(tmp_path / "server", log_bytes=1)
     client = open_client(tmp_path / "client")
 
-    def interrupt(path, chunks):
-        files.write_atomic(path, chunks)
+    def interrupt(path, chunks, **options):
+        files.write_atomic(path, chunks, **options)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedtern.store.directory.write_atomic", interrupt)

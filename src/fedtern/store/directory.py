@@ -5,10 +5,14 @@ the next snapshot, that one gets the next number, and the previous snapshot is k
 is damaged, it can be recomputed from the previous one and its log. If no log leads to the next
 snapshot, a number is skipped and all previous snapshots are removed, because they cannot be
 brought up to date.
+
+Every snapshot has a log, even an empty one. The log is written first, as a draft, and gets its name
+after the snapshot: a snapshot without a log or a draft has lost it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,11 +22,12 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from fedtern.core.errors import DecodeError, FedternError, StoreError
+from fedtern.core.errors import DamagedStoreError, DecodeError, FedternError, StoreError
 from fedtern.core.snapshot import Snapshot
-from fedtern.store.files import Lock, sync_directory, write_atomic
-from fedtern.store.log import DAMAGE_ADVICE, Log
+from fedtern.store.files import Lock, restrict_access, sync_directory, write_atomic
+from fedtern.store.log import DAMAGE_ADVICE, Log, create_log, draft_of
 
+logger = logging.getLogger("fedtern.store")
 T = TypeVar("T")
 
 
@@ -51,9 +56,12 @@ class Store:
             last snapshot, and at least 1 MiB.
         mapped: whether to map the snapshot into memory instead of reading it. This is faster for a
             process that ends soon. The disk keeps the space of a replaced snapshot until then.
+        accept_loss: whether to continue without data that was damaged or lost, instead of raising
+            an error. Damaged files are kept under another name.
 
     Attributes:
         dropped_bytes: the size of an incomplete record that was cut off during recovery.
+        losses: damage that was accepted during recovery, each as a sentence.
 
     Raises:
         LockedError: the directory is locked by another process.
@@ -67,11 +75,14 @@ class Store:
         log_bytes: int | None = None,
         *,
         mapped: bool = False,
+        accept_loss: bool = False,
     ) -> None:
         self.path = Path(path)
         self.log_bytes = log_bytes
         self.mapped = mapped
+        self.accept_loss = accept_loss
         self.dropped_bytes = 0
+        self.losses: list[str] = []
         self._log: Log | None = None
         self._failure: OSError | None = None
         self._snapshot_bytes = 0
@@ -83,15 +94,24 @@ class Store:
             with suppress(OSError):  # drafts of a killed process do no harm
                 for draft in self.path.glob("*.draft"):
                     draft.unlink()
+            with suppress(OSError):  # files of another user
+                for file in self._state_files():
+                    restrict_access(file)
 
-    def recover(self, state: Recoverable) -> bool:
+    def recover(self, state: Recoverable, *, can_restart: bool = False) -> bool:
         """Bring a state back to its last recorded change.
+
+        Args:
+            state: a new state.
+            can_restart: whether a state without any readable snapshot may begin anew, if the loss
+                is accepted.
 
         Returns:
             Whether there was a recorded state. If not, a first snapshot is written.
 
         Raises:
-            StoreError: the store is damaged, or belongs to another state.
+            DamagedStoreError: recorded changes are lost, and the loss was not accepted.
+            StoreError: the store cannot be read, or belongs to another state.
 
         """
         self.check()
@@ -102,16 +122,68 @@ class Store:
                 self._write_snapshot(0, state.snapshot(copy=False))
             return False
         with self._convert_errors("read"):
-            start = self._restore_newest(state, generations)
-            for generation in range(start, generations[0] + 1):
-                self._replay_log(state, generation)
-        return True
+            self._finish_interrupted_snapshot()
+            try:
+                start = self._restore_newest(state, generations)
+            except DamagedStoreError as error:
+                if not (self.accept_loss and can_restart):
+                    raise
+                self._accept(f"{error.args[0]}; starting again")
+                start = -1
+            if start >= 0:
+                self._replay_logs(state, start, generations[0])
+                return True
+        with self._convert_errors("write"):
+            self._set_aside(0)
+            self._write_snapshot(generations[0] + 2, state.snapshot(copy=False))
+        return False
+
+    def _replay_logs(self, state: Recoverable, start: int, newest: int) -> None:
+        for generation in range(start, newest + 1):
+            is_whole = self._replay_log(state, generation)
+            if not is_whole and generation < newest:
+                # Later logs do not continue this state.
+                self._set_aside(generation + 1)
+                break
+            if is_whole and generation == newest and self._open_log().is_followed:
+                loss = f"the snapshot after {self._open_log().path} is missing, with its log"
+                if not self.accept_loss:
+                    raise DamagedStoreError(f"{loss}; {DAMAGE_ADVICE}")
+                self._accept(loss)
+        if self.losses:
+            self._replace_snapshot(state.snapshot(copy=False), logged=False)
+
+    def _finish_interrupted_snapshot(self) -> None:
+        """Give a log its name if the process was killed between snapshot and log."""
+        for draft in sorted(self.path.glob("*.log.new")):
+            log = draft.with_suffix("")
+            if not log.exists() and log.with_suffix(".safetensors").exists():
+                draft.replace(log)
+                sync_directory(self.path)
+            else:
+                draft.unlink()
+
+    def _accept(self, loss: str) -> None:
+        self.losses.append(loss)
+        logger.warning("accepted the loss of data: %s", loss)
+
+    def _set_aside(self, first: int) -> None:
+        """Rename all files from a generation on, so that they are not read again."""
+        for path in self._state_files():
+            if int(path.stem) >= first:
+                path.replace(path.with_name(f"{path.name}.damaged"))
+        sync_directory(self.path)
+
+    def _state_files(self) -> list[Path]:
+        """Return the snapshots and logs, sorted by generation."""
+        paths = [*self.path.glob("*.safetensors"), *self.path.glob("*.log")]
+        found = [path for path in paths if path.stem.isdecimal()]
+        return sorted(found, key=lambda path: (int(path.stem), path.suffix))
 
     def _generations(self) -> list[int]:
         """Return the numbers of the snapshots, newest first, including missing ones."""
-        # A log is created after its snapshot. A log without a snapshot means that it was lost.
-        paths = [*self.path.glob("*.safetensors"), *self.path.glob("*.log")]
-        return sorted({int(path.stem) for path in paths if path.stem.isdecimal()}, reverse=True)
+        # A log gets its name after its snapshot. A log without a snapshot means that it was lost.
+        return sorted({int(path.stem) for path in self._state_files()}, reverse=True)
 
     def _restore_newest(self, state: Recoverable, generations: list[int]) -> int:
         """Restore the newest readable snapshot and return its number."""
@@ -136,7 +208,7 @@ class Store:
             else:
                 self._snapshot_bytes = len(data)
                 return generation
-        raise StoreError(f"{'; '.join(damage)}; {DAMAGE_ADVICE}")
+        raise DamagedStoreError(f"{'; '.join(damage)}; {DAMAGE_ADVICE}")
 
     def clear(self) -> None:
         """Remove all snapshots and logs, even damaged ones."""
@@ -144,23 +216,31 @@ class Store:
             self._close_log()
             # The oldest first: if this is interrupted, no older state must be recovered later.
             for generation in reversed(self._generations()):
-                for kind in ("safetensors", "log"):
+                for kind in ("safetensors", "log", "log.new"):
                     self._file(generation, kind).unlink(missing_ok=True)
             sync_directory(self.path)
         self._failure = None
 
-    def _replay_log(self, state: Recoverable, generation: int) -> None:
+    def _replay_log(self, state: Recoverable, generation: int) -> bool:
+        """Replay a log, which stays open; return whether nothing of it is lost."""
         self._close_log()
-        self._log = Log(self._file(generation, "log"))
-        sync_directory(self.path)
-        self.dropped_bytes += self._log.dropped_bytes
-        for record in self._log.records():
+        log = Log(self._file(generation, "log"), accept_loss=self.accept_loss)
+        self._log = log
+        self.dropped_bytes += log.dropped_bytes
+        if log.loss is not None:
+            self._accept(log.loss)
+        if log.note is not None:
+            logger.warning("%s; they were not acknowledged as synced", log.note)
+        for record in log.records():
             try:
                 state.replay(record)
             except FedternError as error:
-                raise StoreError(
-                    f"{self._log.path} does not fit its snapshot: {error}; {DAMAGE_ADVICE}"
-                ) from error
+                loss = f"{log.path} does not fit its snapshot: {error}"
+                if not self.accept_loss:
+                    raise DamagedStoreError(f"{loss}; {DAMAGE_ADVICE}") from error
+                self._accept(loss)
+                return False
+        return log.loss is None
 
     def record(
         self, change: Callable[[], T], describe: Callable[[T], bytes | None], *, sync: bool
@@ -219,7 +299,7 @@ class Store:
 
     @property
     def largest_log(self) -> int:
-        """The size of the log, in bytes, at which a new snapshot is due."""
+        """The size of the log's records, in bytes, at which a new snapshot is due."""
         if self.log_bytes is not None:
             return self.log_bytes
         return max(self._snapshot_bytes, 1 << 20)
@@ -227,7 +307,7 @@ class Store:
     @property
     def snapshot_is_due(self) -> bool:
         """Whether replaying the log would take longer than reading a new snapshot."""
-        return self._open_log().nbytes > self.largest_log
+        return self._open_log().record_bytes > self.largest_log
 
     def checkpoint(self, snapshot: Snapshot) -> None:
         """Replace the last snapshot and its log by a new snapshot of the same state."""
@@ -243,17 +323,23 @@ class Store:
         else:
             number = newest + 2
             oldest_kept = number
-        self._write_snapshot(number, snapshot)
-        for path in self.path.iterdir():
-            if path.stem.isdecimal() and int(path.stem) < oldest_kept:
+        self._write_snapshot(number, snapshot, logged=logged)
+        for path in self._state_files():
+            if int(path.stem) < oldest_kept:
                 path.unlink()
 
-    def _write_snapshot(self, generation: int, snapshot: Snapshot) -> None:
+    def _write_snapshot(self, generation: int, snapshot: Snapshot, *, logged: bool = False) -> None:
         path = self._file(generation, "safetensors")
-        self._snapshot_bytes = write_atomic(path, snapshot.chunks())
-        self._close_log()
-        self._log = Log(self._file(generation, "log"))
+        log = self._file(generation, "log")
+        create_log(log)
+        # One sync of the directory for both names: file systems with a journal keep their order.
+        self._snapshot_bytes = write_atomic(path, snapshot.chunks(), private=True, sync_name=False)
+        draft_of(log).replace(log)
         sync_directory(self.path)
+        if self._log is not None and logged:
+            self._log.sync(is_followed=True)
+        self._close_log(sync=logged)
+        self._log = Log(log)
 
     def _open_log(self) -> Log:
         if self._log is None:
@@ -291,13 +377,16 @@ class Store:
 
     def close(self) -> None:
         """Close the store, so that another process can open it."""
-        self._close_log()
-        self._lock.close()
+        try:
+            with self._convert_errors("close"):
+                self._close_log(sync=self._failure is None)
+        finally:
+            self._lock.close()
 
-    def _close_log(self) -> None:
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+    def _close_log(self, *, sync: bool = True) -> None:
+        log, self._log = self._log, None
+        if log is not None:
+            log.close(sync=sync)
 
     def __enter__(self) -> Store:
         return self

@@ -6,17 +6,21 @@ Both have the interface of ``Server`` and ``Client``. Calls that change the stat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
 
+from fedtern.core.feedback import Feedback
 from fedtern.core.layout import Vector, copy_vector
 from fedtern.core.methods import Aggregate
 from fedtern.core.protocol import (
     Accepted,
+    Bounded,
     Broadcast,
     CatchUp,
     Client,
+    PrivacySpent,
     Received,
     Sent,
     Server,
@@ -101,6 +105,17 @@ class DurableServer:
         """Copies of the model's arrays, for a server that was made with ``from_arrays``."""
         return self.server.arrays
 
+    @property
+    def typical_norm(self) -> float:
+        """The norm that the cap is a multiple of, given the uploads so far; 0 if unknown."""
+        return self.server.typical_norm
+
+    def bounded(
+        self, aggregate: Aggregate | None = None, counted: Iterable[int] | None = None
+    ) -> Bounded:
+        """Return the accepted uploads of this round as they count; see ``Server.bounded``."""
+        return self.server.bounded(aggregate, counted)
+
     def uploads(self) -> list[Accepted]:
         """Return the accepted uploads of this round, sorted by client."""
         return self.server.uploads()
@@ -135,18 +150,37 @@ class DurableServer:
         # A delta that is not of the method cannot be computed again from the uploads: the log must
         # have it.
         given = None if delta is None else copy_vector(delta, self.terms.layout, "delta")
-        if given is None and aggregate is not None:
-            given = self.server.combined(aggregate, clients)
+        capped: Mapping[int, float] = {}
+        if given is None:
+            combine = aggregate or self.server.aggregate
+            capped = self.server.bounded(combine, clients).capped
+            # A later process may have another cap or another aggregation.
+            if capped or combine != self.terms.method.aggregate:
+                given = self.server.combined(combine, clients)
         broadcast = self.store.record(
             lambda: self.server.finish_round(
                 next_cohort, delta=given, carried=carried, counted=clients, aggregate=aggregate
             ),
-            broadcast_record if given is None else lambda b: external_record(b, given),
+            lambda b: self._round_record(b, given),
             sync=True,
         )
         if self.store.snapshot_is_due:
             self.store.checkpoint(self.server.snapshot(copy=False))
-        return broadcast
+        return replace(broadcast, capped=capped)
+
+    def _round_record(self, broadcast: Broadcast, given: Vector | None) -> bytes:
+        # Noise cannot be drawn again, either.
+        delta = self.server.released if given is None else given
+        return broadcast_record(broadcast) if delta is None else external_record(broadcast, delta)
+
+    @property
+    def privacy_spent(self) -> PrivacySpent | None:
+        """The largest privacy loss of any client so far; None without privacy."""
+        return self.server.privacy_spent
+
+    def allows_round(self, counted: Iterable[int] = ()) -> bool:
+        """Whether the privacy budget allows another round; see ``Server.allows_round``."""
+        return self.server.allows_round(counted)
 
     def newest_broadcast(self, since: int) -> bytes | None:
         """Return the last broadcast if a client at round ``since`` has missed only that one."""
@@ -162,6 +196,11 @@ class DurableServer:
         """Make the shortest message that takes a client from round ``since`` to this one."""
         self.store.check()  # after a failed write, the last round may not be on disk
         return self.server.catch_up(client_id, since)
+
+    def first_download(self) -> CatchUp:
+        """Make a message for any client without weights."""
+        self.store.check()
+        return self.server.first_download()
 
 
 class DurableClient:
@@ -183,7 +222,7 @@ class DurableClient:
         self.client = client
         self.store = store
         self.defer = defer
-        self.recovered = store.recover(client)
+        self.recovered = store.recover(client, can_restart=True)
         self._deferred: list[bytes] = []
 
     @property
@@ -231,6 +270,11 @@ class DurableClient:
         """The unacknowledged upload of this round, to be sent again if it may be lost."""
         return self.client.pending
 
+    @property
+    def privacy_spent(self) -> PrivacySpent | None:
+        """The privacy loss of this client's uploads so far; None without privacy."""
+        return self.client.privacy_spent
+
     def pending_update(self) -> Update | None:
         """Decode the update in the unacknowledged upload; None if there is none."""
         return self.client.pending_update()
@@ -252,10 +296,13 @@ class DurableClient:
         carried: Mapping[str, ArrayLike] | None = None,
         *,
         overwrite: bool = False,
+        feedback: Feedback | None = None,
     ) -> Sent:
         """Like ``send``, given the change of the weights."""
         return self._record_upload(
-            lambda: self.client.send_delta(delta, moments, carried, overwrite=overwrite)
+            lambda: self.client.send_delta(
+                delta, moments, carried, overwrite=overwrite, feedback=feedback
+            )
         )
 
     def _record_upload(self, send: Callable[[], Sent]) -> Sent:

@@ -12,7 +12,12 @@ from fedtern.core.errors import LockedError
 
 
 def write_atomic(
-    path: Path, chunks: Iterable[bytes | memoryview], *, concurrent: bool = False
+    path: Path,
+    chunks: Iterable[bytes | memoryview],
+    *,
+    concurrent: bool = False,
+    private: bool = False,
+    sync_name: bool = True,
 ) -> int:
     """Replace a file in one step, so that readers see the old content or the new, never a part.
 
@@ -23,6 +28,8 @@ def write_atomic(
         chunks: the content, written in order.
         concurrent: whether other processes may write the same path at the same time. Each then
             writes its own draft; a killed process leaves its draft behind.
+        private: whether only the owner may read the file.
+        sync_name: whether to sync the directory, too. If not, the caller does this later.
 
     Returns:
         The size of the file in bytes.
@@ -34,7 +41,7 @@ def write_atomic(
     suffix = f".{os.getpid()}.draft" if concurrent else ".draft"
     draft = path.with_name(path.name + suffix)
     try:
-        with draft.open("wb") as file:
+        with open(draft, "wb", opener=_open_private if private else None) as file:
             for chunk in chunks:
                 file.write(chunk)
             size = file.tell()
@@ -47,8 +54,21 @@ def write_atomic(
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)
         raise
-    sync_directory(path.parent)
+    if sync_name:
+        sync_directory(path.parent)
     return size
+
+
+def _open_private(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags, 0o600)
+    restrict_access(Path(path))  # an existing draft keeps its permissions
+    return descriptor
+
+
+def restrict_access(path: Path) -> None:
+    """Let only the owner read and write a file."""
+    if os.name != "nt":  # Windows has no such permissions; a file has those of its directory
+        path.chmod(0o600)
 
 
 def sync_directory(path: Path) -> None:
@@ -82,6 +102,7 @@ class Lock:
         self._lock = FileLock(
             directory / "lock",
             timeout=0,
+            mode=0o600,
             thread_local=False,  # one thread may open a store and another close it
             # A soft lock is a file that exists: after a kill it would lock the directory for good.
             fallback_to_soft=False,
