@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED HERE: pip install 'fedtern[flower]'")
+pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED HERE: install the extra flower")
 
 from direct import DirectGrid, DirectSimulation, app, initial, train
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
@@ -20,6 +20,7 @@ from flwr.supercore.run import Run
 from fedtern import METHODS, DurableServer, LocalProtocolError, Store, fedavg, signsgd, stc
 from fedtern.core.errors import StoreError
 from fedtern.report import load_run, write_report
+from fedtern.runs.status import FINISHED, read_status
 from fedtern.transports.flower import Compressed
 from fedtern.transports.flower.counters import WireBytes, count_wire
 from fedtern.transports.flower.messages import (
@@ -742,6 +743,21 @@ def test_temporary_read_error_does_not_reset_a_client(tmp_path, monkeypatch, flo
     assert not failing
     assert final(result, "whole-models-sent") == 2
     assert final(result, "uploads-counted") == 2
+
+
+def test_the_store_has_the_status_of_the_federation(tmp_path):
+    grid = DirectGrid(tmp_path, [app(), app()])
+    federate(grid, 3, store=tmp_path / "fed")
+    found = read_status(tmp_path / "fed")
+    assert (found.state, found.status.round) == (FINISHED, 3)
+    last = load_run(tmp_path / "fed").last
+    assert (found.status.up_bytes, found.status.down_bytes) == (
+        last["up_bytes"],
+        last["down_bytes"],
+    )
+    clients = found.status.clients
+    assert (clients.total, clients.present, clients.cohort) == (2, 2, 2)
+    assert load_run(tmp_path / "fed").config["machine"]["flower"]
 
 
 def test_federation_continues_with_damaged_metrics(tmp_path, flower_log):

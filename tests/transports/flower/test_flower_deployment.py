@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED HERE: pip install 'fedtern[flower]'")
+pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED HERE: install the extra flower")
 
 from certificates import Certificates, node_key
 from direct import DirectoryClientState, read_client, read_spec

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED HERE: pip install 'fedtern[flower]'")
-pytest.importorskip("ray", reason="FLOWER IS NOT TESTED HERE: pip install 'fedtern[flower]'")
+pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED HERE: install the extra flower")
+pytest.importorskip("ray", reason="FLOWER IS NOT TESTED HERE: install the extra flower")
 
 from direct import DirectSimulation
 from flwr.app import Context, RecordDict
@@ -79,7 +79,9 @@ class DirectSimulationThread:
         pass
 
 
-@pytest.mark.parametrize("method", ALL_METHODS)
+@pytest.mark.parametrize(
+    "method", [*ALL_METHODS, "stc:codec=adaptive,magnitudes=powers", "stc:server_optimizer=adam"]
+)
 def test_client_apps_give_the_bytes_of_the_local_engine(monkeypatch, method):
     monkeypatch.setattr(engine, "Simulation", DirectSimulationThread)
     environment = Environment(clients=8, participation=0.5, classes_per_client=2, gamma=0.8)

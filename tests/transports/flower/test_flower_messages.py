@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED HERE: pip install 'fedtern[flower]'")
+pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED HERE: install the extra flower")
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED HERE: pip install 'fedtern[flower]'")
-pytest.importorskip("torch", reason="APPS ARE NOT TESTED HERE: pip install 'fedtern[flower]'")
+pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED HERE: install the extra flower")
+pytest.importorskip("torch", reason="APPS ARE NOT TESTED HERE: install the extra flower")
 
 from patterns import PATTERNS, run
 

@@ -11,13 +11,14 @@ pytest.importorskip("sklearn")
 
 from torch.nn.functional import l1_loss, mse_loss  # noqa: E402
 
-from fedtern import Environment, simulate  # noqa: E402
+from fedtern import Environment, ModelCheckpoint, Snapshot, simulate  # noqa: E402
 from fedtern.data.metric_spec import MetricSpec  # noqa: E402
-from fedtern.runs import Evaluation  # noqa: E402
+from fedtern.runs import Evaluation, Experiment, open_run  # noqa: E402
 from fedtern.training import Metric  # noqa: E402
 from fedtern.transports.local import (  # noqa: E402
     Callback,
     EarlyStopping,
+    train_run,
     training_loop,
 )
 
@@ -200,3 +201,100 @@ def test_early_stopping_has_the_best_value_of_a_finished_run(tmp_path):
     again = EarlyStopping(4)
     rising(tmp_path / "run", again).run()
     assert (again.best_value, again.best_iteration) == (whole.best_value, whole.best_iteration)
+
+
+def test_every_method_of_a_callback_is_called_in_a_run_and_in_a_simulation(tmp_path):
+    class Names:
+        def __init__(self):
+            self.calls = []
+
+        def __getattr__(self, name):
+            if not name.startswith("on_"):
+                raise AttributeError(name)
+            return lambda training, *_: self.calls.append((name, training.iteration))
+
+    expected = [
+        ("on_start", 0),
+        *(("on_round", 1), ("on_evaluation", 2), ("on_round", 2)),
+        ("on_end", 2),
+    ]
+    simulated = Names()
+    list(simulate("logistic-digits", iterations=2, evaluate_every=2, callbacks=[simulated]))
+    assert simulated.calls == expected
+    experiment = Experiment.of("logistic-digits", "stc", iterations=2, evaluate_every=2)
+    ran = Names()
+    list(train_run(open_run(experiment, tmp_path), callbacks=[ran], workers=0))
+    assert ran.calls == expected
+
+
+def test_a_callback_stops_a_run_which_is_then_complete(tmp_path):
+    class Stop(Callback):
+        def on_round(self, training):
+            if training.round == 3:
+                training.stop()
+
+    run = open_run(Experiment.of("logistic-digits", "stc", iterations=50), tmp_path)
+    list(train_run(run, callbacks=[Stop()], workers=0))
+    assert run.is_finished()
+    assert run.final_evaluation().iteration == 3
+
+
+def test_callbacks_end_when_the_training_fails(tmp_path):
+    ended = []
+
+    class Fail(Callback):
+        def on_round(self, training):
+            raise RuntimeError("full disk")
+
+        def on_end(self, training):
+            ended.append(training.round)
+
+    run = open_run(Experiment.of("logistic-digits", "stc", iterations=50), tmp_path)
+    with pytest.raises(RuntimeError, match="full disk"):
+        list(train_run(run, callbacks=[Fail()], workers=0))
+    assert ended == [1]
+
+
+def test_checkpoints_hold_the_best_the_last_or_all_models(tmp_path):
+    best = ModelCheckpoint(tmp_path / "best")
+    last = ModelCheckpoint(tmp_path / "last", "last")
+    every = ModelCheckpoint(tmp_path / "all", "all", metric="loss")
+    weights = {}
+
+    class Record(Callback):
+        def on_evaluation(self, simulation, evaluation):
+            weights[evaluation.iteration] = (evaluation.accuracy, simulation.weights)
+
+    simulation = simulate(
+        "logistic-digits",
+        method="stc:p_up=1/10,p_down=1/10",
+        iterations=40,
+        evaluate_every=10,
+        callbacks=[best, last, every, Record()],
+    )
+    simulation.run()
+
+    def read(path):
+        return Snapshot.from_bytes(path.read_bytes()).arrays["1.weight"]
+
+    values = {i: accuracy for i, (accuracy, _) in weights.items()}
+    assert best.best_value == max(values.values())
+    at = max(values, key=values.__getitem__)
+    assert (
+        read(tmp_path / "best" / "best.safetensors") == weights[at][1]["1.weight"].numpy()
+    ).all()
+    assert (
+        read(tmp_path / "last" / "last.safetensors") == weights[40][1]["1.weight"].numpy()
+    ).all()
+    names = {path.name for path in (tmp_path / "all").iterdir()}
+    assert names == {f"{i}.safetensors" for i in (10, 20, 30, 40)}
+
+
+def test_a_checkpoint_with_wrong_arguments_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match='save must be "best"'):
+        ModelCheckpoint(tmp_path, "some")
+    simulation = simulate(
+        "logistic-digits", iterations=1, callbacks=[ModelCheckpoint(tmp_path, metric="f1")]
+    )
+    with pytest.raises(ValueError, match="a checkpoint needs the metric 'f1'"):
+        simulation.run()

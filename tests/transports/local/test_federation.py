@@ -32,6 +32,8 @@ METHODS = {
     "topk": topk(0.01),
     "stc": stc(0.01, 0.01),
     "stc-delay": stc(0.01, 0.01, local_steps=4, scope="tensor"),
+    "stc-powers": stc(0.01, 0.01, codec="adaptive", magnitudes="powers"),
+    "stc-yogi": stc(0.01, 0.01, server_optimizer="yogi"),
     "sbc": BY_NAME["sbc"](local_steps=2),
     "dgc": BY_NAME["dgc"](0.01, warmup=1),
     "variance": BY_NAME["variance"](),
@@ -40,6 +42,9 @@ METHODS = {
     "structured": BY_NAME["structured"](local_steps=3),
     "structured-rank": BY_NAME["structured"](rank=2, local_steps=2),
     "sketched": BY_NAME["sketched"](local_steps=1),
+    "eden": BY_NAME["eden"](),
+    "sparseloco": BY_NAME["sparseloco"](local_steps=2, p_down=0.01),
+    "demo": BY_NAME["demo"](),
 }
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
@@ -207,3 +212,36 @@ def test_momentum_is_kept_masked_or_part_of_the_feedback_state(digits):
     assert np.count_nonzero(masked._states.get(0)[velocity] == 0) > 400
     assert velocity not in in_feedback._states.get(0)
     assert in_feedback._states.get(0)["feedback.velocity"].any()
+
+
+def test_what_only_the_first_round_costs_is_charged_to_the_start(digits, monkeypatch):
+    federation = make(digits, stc(0.01, 0.01), workers=0)
+    seconds = federation.meter.seconds
+    rounds = iter([5.0, 1.0, 1.0])
+
+    def exchange(cohort):
+        seconds["train"] += next(rounds)
+        return federation_exchange(cohort)
+
+    federation_exchange = federation.exchange
+    monkeypatch.setattr(federation, "exchange", exchange)
+    for _ in range(3):
+        federation.step()
+    assert seconds["train"] < 5
+    assert 3 < seconds["start"] < 6
+
+
+def test_a_status_has_the_traffic_and_the_clients_that_are_behind(digits):
+    federation = make(digits, stc(0.01, 0.01), workers=0)
+    for _ in range(20):
+        federation.step()
+    status = federation.status()
+    evaluation = federation.evaluate()
+    for name in ("round", "iteration", "up_bytes", "down_bytes", "up_bytes_mean"):
+        assert getattr(status, name) == getattr(evaluation, name)
+    lags = [lag.rounds for lag in status.clients.behind]
+    assert lags == sorted(lags, reverse=True)
+    assert all(1 < lag < 20 for lag in lags)
+    last = set(TWELVE_CLIENTS.cohort(3, 19))
+    assert not last & {lag.client for lag in status.clients.behind}
+    assert (status.clients.total, status.clients.cohort) == (12, 3)

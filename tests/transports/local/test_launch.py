@@ -160,6 +160,7 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path):
     assert _final_state(parts.path) == _final_state(whole.path)
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_bytes(tmp_path):
     """SIGKILL at three random points of a run from the command line, then --resume."""
     options = [

@@ -19,7 +19,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import fedtern  # noqa: E402
-from fedtern import FedternError, StoreError, sgd, stc  # noqa: E402
+from fedtern import FedternError, StoreError, sgd, stc, stc_plus  # noqa: E402
 from fedtern.data import Dataset  # noqa: E402
 from fedtern.data.environment import Environment  # noqa: E402
 from fedtern.report.groups import group_runs  # noqa: E402
@@ -132,6 +132,20 @@ def test_a_method_can_be_given_by_name():
     by_name = simulate("mlp-digits", method="stc:p_up=1/20", environment=FIVE, iterations=3)
     by_object = simulate("mlp-digits", method=stc(1 / 20), environment=FIVE, iterations=3)
     assert by_name.run().up_bytes == by_object.run().up_bytes
+
+
+def test_automatic_broadcasts_get_the_participation_of_a_simulation():
+    few = Environment(clients=10, participation=0.2)
+    explicit, by_name, by_object, of_all_clients = (
+        simulate("mlp-digits", method=method, environment=few, iterations=3).run().down_bytes
+        for method in (
+            stc_plus(1 / 20, participation=0.2),
+            "stc_plus:p_up=1/20",
+            stc_plus(1 / 20),
+            stc_plus(1 / 20, participation=1),
+        )
+    )
+    assert explicit == by_name == by_object < of_all_clients
 
 
 def test_the_model_has_the_trained_weights_and_its_own_class():

@@ -193,6 +193,7 @@ def test_a_demo_without_a_broker_names_the_package_to_install(monkeypatch):
         (["serve", "--broker", "http://here"], "a broker URL has the form mqtt://"),
         (["serve", "--federation", "a/b"], "a federation's name must have"),
         (["serve", "--method", "nonsense"], "Unknown method 'nonsense'"),
+        (["serve", "--cap", "0.5"], "cap must be at least 1, or 0 for no limit, got 0.5"),
         (["serve", "--quorum", "0"], "quorum must be at least 1, got 0"),
         (
             ["serve", "--clients", "4", "--participation", "1/2", "--quorum", "3"],
@@ -235,7 +236,7 @@ def test_a_password_on_the_command_line_is_refused_and_not_printed(
 
 
 def test_counters_are_served_to_prometheus():
-    stats = Stats(rounds=7, counted=21, present=4, cohort=3, up_bytes=999)
+    stats = Stats(rounds=7, counted=21, capped=5, present=4, cohort=3, up_bytes=999)
     port = free_port()
     stats.refused["late"] = 2
     stats.seconds["decode"] = 1.5
@@ -250,6 +251,7 @@ def test_counters_are_served_to_prometheus():
     for expected in (
         'fedtern_rounds_total{federation="wards"} 7.0',
         'fedtern_uploads_counted_total{federation="wards"} 21.0',
+        'fedtern_uploads_capped_total{federation="wards"} 5.0',
         'fedtern_uploads_late_total{federation="wards"} 2.0',
         'fedtern_clients_present{federation="wards"} 4.0',
         'fedtern_cohort{federation="wards"} 3.0',

@@ -13,12 +13,13 @@ pytest.importorskip("sklearn")
 pytest.importorskip("aiomqtt")
 
 
-from fedtern import Environment, Snapshot, Store, StoreError
+from fedtern import Environment, LocalProtocolError, Snapshot, Store, StoreError
 from fedtern.data.hyperparameters import Sgd
 from fedtern.runs import Experiment
+from fedtern.runs.status import STOPPED, read_status
 from fedtern.training.tasks import get_task, register_task
 from fedtern.transports.local.simulation import federate
-from fedtern.transports.mqtt import Broker, RoundPolicy, Scheduled, join, serve
+from fedtern.transports.mqtt import Broker, MqttServer, RoundPolicy, Scheduled, join, serve
 from fedtern.transports.mqtt.experiment_client import ExperimentClient
 from fedtern.transports.mqtt.experiment_server import (
     ExperimentServer,
@@ -48,7 +49,8 @@ async def run_over_mqtt(
 ) -> ExperimentServer:
     broker = Broker("127.0.0.1", port)
     dataset = get_task(experiment.task).load()
-    host = ExperimentServer(experiment, dataset, "same", path / "run")
+    # Simulations have no cap. Some uploads of `variance` exceed the default one.
+    host = ExperimentServer(experiment, dataset, "same", path / "run", cap=None)
     policy = RoundPolicy(
         Scheduled(experiment.environment, experiment.seed),
         deadline=None,
@@ -78,6 +80,9 @@ async def run_over_mqtt(
     "method",
     [
         "stc:p_up=1/20,p_down=1/20",
+        "stc:p_up=1/20,p_down=1/20,codec=adaptive,magnitudes=powers",
+        "stc_plus:p_up=1/20",
+        "stc:p_up=1/20,p_down=1/20,server_optimizer=nesterov,server_lr=0.7",
         "dgc",
         "signsgd",
         "structured",
@@ -214,6 +219,60 @@ def test_a_server_stopped_before_the_last_evaluation_finishes_the_run_later(tmp_
             host.close()
         assert host.run.is_finished()
         assert [found.round for found in host.run.evaluations()] == [1]
+
+
+def test_the_status_of_a_server_has_its_clients_and_ends_with_the_federation(tmp_path):
+    experiment = Experiment.of("logistic-digits", "stc", SOME, iterations=2)
+    host = ExperimentServer(experiment, get_task(experiment.task).load(), "same", tmp_path / "run")
+    mqtt_server = MqttServer(host.server, RoundPolicy(rounds=host.rounds), stats=host.stats)
+
+    async def serve_rounds() -> None:
+        async with host.status_updates():
+            await asyncio.sleep(0)
+            assert read_status(tmp_path / "run").status.activity == "waiting for clients"
+            mqtt_server.connected(0.0)
+            for client in (0, 1):
+                mqtt_server.receive("alive", client, b"1", 100.0)
+            mqtt_server.receive("up", 1, b"damaged", 100.0)
+            mqtt_server.tick(200.0)
+            await host.round_finished(mqtt_server)
+            clients = host.status().clients
+            assert (clients.total, clients.present) == (SOME.clients, 2)
+            assert (clients.cohort, clients.awaited, clients.waiting_for) == (1, 1, [1])
+            assert clients.unresponsive == [0]
+            assert sum(clients.refused.values()) == 1
+            assert host.status().activity == "collecting"
+
+    asyncio.run(serve_rounds())
+    assert read_status(tmp_path / "run").state == STOPPED
+    while host.server.round < host.rounds:
+        host.server.finish_round()
+    host.close()
+
+
+def test_callbacks_of_a_server_see_each_evaluation_and_cannot_stop_it(tmp_path):
+    experiment = Experiment.of("logistic-digits", "stc", SOME, iterations=1)
+    dataset = get_task(experiment.task).load()
+    calls = []
+
+    class Record:
+        def on_start(self, training):
+            calls.append(("start", training.round))
+
+        def on_evaluation(self, training, evaluation):
+            calls.append(("evaluation", evaluation.round, sorted(training.weights)))
+
+        def on_end(self, training):
+            calls.append(("end", training.path.name))
+
+    host = ExperimentServer(experiment, dataset, "same", tmp_path / "run", callbacks=[Record()])
+    host.server.finish_round()
+    host.finish()
+    with pytest.raises(LocalProtocolError, match="cannot stop a federation over MQTT"):
+        host.stop()
+    host.close()
+    names = ["1.bias", "1.weight"]
+    assert calls == [("start", 0), ("evaluation", 1, names), ("end", "run")]
 
 
 def test_a_server_resumes_without_the_damaged_lines_of_its_metrics(tmp_path, caplog):

@@ -250,7 +250,7 @@ def test_a_client_over_its_rate_limit_is_refused_for_a_while():
     assert mqtt_server.stats.refused["malformed"] == 5
 
 
-def test_presence_messages_are_exempt_from_the_rate_limit():
+def test_presence_messages_pass_although_a_client_is_over_the_limit_of_other_messages():
     mqtt_server, _ = start_round(RoundPolicy(Sample(size=2)), limits=Limits(rate=0.001, burst=4))
     for _ in range(10):
         mqtt_server.receive("up", 0, b"noise", 2.0)

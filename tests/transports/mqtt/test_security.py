@@ -28,7 +28,8 @@ aiomqtt = pytest.importorskip("aiomqtt")
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "mqtt"
 TOPICS = Topics(FEDERATION)
-NAMES = ("server", "0", "1", "2")
+ATTACKER = "3"  # a valid account of its own: each account has one connection
+NAMES = ("server", "0", "1", "2", ATTACKER)
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +73,8 @@ def credentials(tmp_path_factory) -> Path:
     tool = shutil.which("mosquitto_passwd") or "mosquitto_passwd"
     for name in NAMES:
         subprocess.run([tool, "-b", passwords, name, f"secret-{name}"], check=True)
-    shutil.copy(EXAMPLES / "acl", directory / "acl")
+    acl = (EXAMPLES / "acl").read_text()
+    (directory / "acl").write_text(acl.replace("fedtern/wards/", f"fedtern/{FEDERATION}/"))
     return directory
 
 
@@ -202,8 +204,8 @@ def test_with_passwords_clients_can_use_only_their_own_topics(credentials, with_
                 new_client(1), trainer(1), replace(broker_of("1"), username=None, password=None)
             )
         with pytest.raises(BrokerError, match=r"Publishing to .* denied"):
-            await join(new_client(1), trainer(1), broker_of("2"))
-        await publish_as(broker_of("2"), *FORGED_MESSAGES)
+            await join(new_client(1), trainer(1), broker_of(ATTACKER))
+        await publish_as(broker_of(ATTACKER), *FORGED_MESSAGES)
 
     check_no_effect(asyncio.run(federate(broker_of, attack)), caplog.text)
 
@@ -218,7 +220,7 @@ def test_without_the_acl_each_forged_message_has_an_effect(credentials, tmp_path
         broker_of = by_password(credentials, broker.port)
 
         async def attack() -> None:
-            await publish_as(broker_of("2"), message)
+            await publish_as(broker_of(ATTACKER), message)
 
         with pytest.raises(AssertionError):
             check_no_effect(asyncio.run(federate(broker_of, attack)), caplog.text)
@@ -242,7 +244,7 @@ def test_with_certificates_the_common_name_decides_and_not_the_user_name(
         with pytest.raises((aiomqtt.MqttError, ssl.SSLError, OSError)):
             await publish_as(without, (TOPICS.of("up", 1), forged_upload()))
         # The broker takes the user from the certificate, not from the user name.
-        await publish_as(replace(broker_of("2"), username="1"), *FORGED_MESSAGES)
+        await publish_as(replace(broker_of(ATTACKER), username="1"), *FORGED_MESSAGES)
 
     check_no_effect(asyncio.run(federate(broker_of, attack)), caplog.text)
 

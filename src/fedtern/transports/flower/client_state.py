@@ -169,8 +169,8 @@ class DirectoryClientState:
 
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            write_atomic(self._file(name), [text.encode()])
+            self.path.mkdir(0o700, parents=True, exist_ok=True)
+            write_atomic(self._file(name), [text.encode()], private=True)
         except OSError as error:
             raise StoreError(f"cannot write {self._file(name)}: {error.strerror}") from error
 

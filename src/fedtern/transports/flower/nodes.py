@@ -55,6 +55,11 @@ class NodeTable:
         self._marks: dict[bytes, int] = {}  # client number of each state, by its mark
         self._excluded: dict[int, str] = {}  # reason for each excluded node
 
+    @property
+    def members(self) -> list[Member]:
+        """The clients whose position is known."""
+        return list(self._members.values())
+
     def unknown(self, nodes: Iterable[int]) -> list[int]:
         """Return the nodes whose position is not known and that are not excluded."""
         return [n for n in nodes if n not in self._members and n not in self._excluded]

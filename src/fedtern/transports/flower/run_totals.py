@@ -20,7 +20,9 @@ from flwr.common import log
 from fedtern.core.errors import RunError, StoreError
 from fedtern.federation.meter import Traffic
 from fedtern.runs.config_file import ConfigFile
+from fedtern.runs.machine import describe_machine
 from fedtern.runs.metrics import MetricsFile
+from fedtern.runs.status import RUNNING, Clients, Status, StatusFile
 from fedtern.store.files import write_atomic
 from fedtern.transports.flower.counters import WireBytes
 from fedtern.transports.flower.federation_spec import FederationSpec
@@ -64,6 +66,7 @@ class RunTotals:
         self.counts = Counts()
         self.wire_bytes: WireBytes | None = None  # of this run so far
         self._recorded_rounds: set[int] = set()
+        self._status = None if directory is None else StatusFile(directory)
         if directory is not None and (directory / _COUNTS).exists():
             path = directory / _COUNTS
             try:
@@ -123,6 +126,7 @@ class RunTotals:
             "method": {"name": spec.method.name, **spec.method.parameters},
             "parameters": spec.layout.size,
             "seed": spec.seed,
+            "machine": describe_machine(),
         }
         ConfigFile(self.directory / "config.json").replace(config)
         metrics = MetricsFile(self.directory / "metrics.jsonl")
@@ -163,6 +167,32 @@ class RunTotals:
             },
         }
         MetricsFile(self.directory / "metrics.jsonl").append(row)
+
+    def write_status(self, round: int, spec: FederationSpec, clients: Clients, state: str) -> None:
+        """Write ``status.json``, for the live page.
+
+        Args:
+            round: Number of finished rounds.
+            spec: The federation.
+            clients: Clients of the round.
+            state: ``RUNNING``, ``STOPPED`` or ``FINISHED``.
+
+        """
+        if self._status is None:
+            return
+        status = Status(
+            iteration=round * spec.method.local_steps,
+            round=round,
+            up_bytes=self.counts.up.total,
+            down_bytes=self.counts.down.total,
+            up_bytes_mean=self.counts.up.mean,
+            down_bytes_mean=self.counts.down.mean,
+            clients=clients,
+        )
+        if state == RUNNING:
+            self._status.update(lambda: status)
+        else:
+            self._status.write(status, state)
 
     def to_metrics(self) -> dict[str, int]:
         """Return the traffic so far as metrics for Flower."""

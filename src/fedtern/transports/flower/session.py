@@ -22,6 +22,7 @@ from fedtern.core.errors import (
 )
 from fedtern.core.protocol import Accepted, CatchUp, How
 from fedtern.federation.interfaces import ServerLike
+from fedtern.runs.status import MOST_CLIENTS, RUNNING, Clients, Lag
 from fedtern.transports.flower.arrays import are_equal, nbytes_of
 from fedtern.transports.flower.client_state import SHARED_DIRECTORY
 from fedtern.transports.flower.federation_spec import FederationSpec
@@ -128,6 +129,8 @@ class Session:
         self.timeout = timeout
         self.nodes = NodeTable(totals)
         self.dropped: list[str] = []  # nodes without which this round continues, with reasons
+        self._cohort = 0  # number of nodes of the last requests
+        self._dropped_before = 0  # in earlier rounds of this process
         self._lasting: list[str] = []  # those whose reasons will not go away by themselves
         self._sent: dict[int, Message] = {}  # the last message to each node
         self._attachments: list[tuple[bytes, ArrayRecord]] = []  # of the last messages
@@ -136,8 +139,31 @@ class Session:
 
     def start_round(self) -> None:
         """Start a new list of dropped nodes."""
+        self._dropped_before += len(self.dropped)
         self.dropped = []
         self._lasting = []
+
+    def write_status(self, state: str = RUNNING) -> None:
+        """Write the state of the round to the store, for the live page.
+
+        Args:
+            state: ``RUNNING``, ``STOPPED`` or ``FINISHED``.
+
+        """
+        server = self.server
+        lags = sorted(
+            (Lag(member.client, server.round - member.round) for member in self.nodes.members),
+            key=lambda lag: -lag.rounds,
+        )
+        dropped = self._dropped_before + len(self.dropped)
+        clients = Clients(
+            total=self.totals.counts.clients,
+            cohort=self._cohort,
+            present=len(self.nodes.members),
+            behind=[lag for lag in lags[:MOST_CLIENTS] if 1 < lag.rounds <= server.round],
+            refused={"dropped nodes": dropped} if dropped else {},
+        )
+        self.totals.write_status(server.round, self.spec, clients, state)
 
     def requests(
         self,
@@ -194,6 +220,7 @@ class Session:
             self.totals.counts.down.add(sizes, 0.0)
         self._attachments = []
         self._model = None
+        self._cohort = len(self._sent) or self._cohort
         return Requests(list(self._sent.values()), sizes)
 
     def _find_model(self, message: Message, model: ArrayRecord | None) -> str | None:
@@ -260,7 +287,12 @@ class Session:
         if (member.round, member.stamp) != (server.round, server.stamp):
             # A client without weights, or with weights of another history, gets the model.
             discard_state = not 0 <= member.round < server.round
-            missed = self._download(member.client, -1 if discard_state else member.round)
+            try:
+                missed = self._download(member.client, -1 if discard_state else member.round)
+            except RemoteProtocolError as error:
+                log(WARNING, "fedtern: %s; the client starts again without its residual", error)
+                discard_state = True
+                missed = self._download(member.client, -1)
             self.totals.counts.models += missed.how in (How.MODEL, How.START)
         return RoundRequest(
             federation=self.spec.federation,
@@ -276,7 +308,7 @@ class Session:
         if since >= 0:
             return self.server.download(client, since)
         if self._model is None:
-            self._model = self.server.download(client, since)
+            self._model = self.server.first_download()
         return self._model
 
     def handshake(

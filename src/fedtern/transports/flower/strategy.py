@@ -33,6 +33,7 @@ from fedtern.core.methods import (
 from fedtern.core.protocol import Accepted, Broadcast, Server
 from fedtern.core.protocol.initial import Precision, round_initial
 from fedtern.core.template import STATISTICS, Template, Ties
+from fedtern.runs.status import FINISHED, STOPPED
 from fedtern.store import DurableServer, Store
 from fedtern.transports.flower.arrays import are_equal, change_to, to_numpy, to_record
 from fedtern.transports.flower.counters import count_wire, is_simulated
@@ -265,6 +266,8 @@ class Compressed(Strategy):
                 )
             finally:
                 self._run = None
+                session.write_status(STOPPED)
+            session.write_status(FINISHED)
             if isinstance(result, Result):
                 result.arrays = run.arrays
                 _renumber(result, earlier_rounds)
@@ -330,6 +333,7 @@ class Compressed(Strategy):
             initial=self.initial,
             federation=name,
             seed=self.seed,
+            cap=None,  # the result is that of the strategy, which decides whom to trust
         )
         rounded = round_initial(parts.weights, template.layout, self.initial)
         spec = FederationSpec(
@@ -415,7 +419,9 @@ class Compressed(Strategy):
         chosen = self._call(name, server_round + run.earlier_rounds, arrays, config, grid)
         # A list, not an iterator: some of Flower's grids iterate over it twice.
         config_key = self._setting("configrecord_key", "config")
-        return run.session.requests(chosen, config_key, arrays).messages
+        messages = run.session.requests(chosen, config_key, arrays).messages
+        run.session.write_status()
+        return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -443,6 +449,7 @@ class Compressed(Strategy):
         metrics["uploads-counted"] = len(broadcast.counted)
         metrics["nodes-dropped"] = len(session.dropped)
         self._add_totals(metrics)
+        session.write_status()
         unused = None
         if has_uploads and not broadcast.counted and session.lasting_failure() is None:
             unused = f"the aggregate_train of {type(self._strategy).__name__} returned no arrays"

@@ -1,6 +1,7 @@
 """Federations of PyTorch models on one machine."""
 
-from fedtern.transports.local.callbacks import Callback, EarlyStopping
+from fedtern.runs.callbacks import Callback
+from fedtern.transports.local.callbacks import EarlyStopping, ModelCheckpoint
 from fedtern.transports.local.federation import Federation
 from fedtern.transports.local.launch import train_run
 from fedtern.transports.local.simulation import Simulation, simulate
@@ -10,6 +11,7 @@ __all__ = [
     "Callback",
     "EarlyStopping",
     "Federation",
+    "ModelCheckpoint",
     "Simulation",
     "available_cores",
     "simulate",

@@ -1,56 +1,24 @@
-"""Callbacks of a simulation: functions that are called while it trains, and may stop it."""
+"""Callbacks that need the weights: early stopping and checkpoints of the model."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
+from fedtern.core.errors import StoreError
+from fedtern.core.snapshot import Snapshot
 from fedtern.data.metric_spec import MetricSpec
 from fedtern.runs import Evaluation
+from fedtern.runs.callbacks import Callback, Training
+from fedtern.store.files import write_atomic
+from fedtern.training.flat import state_arrays
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fedtern.transports.local.simulation import Simulation
-
-
-class Callback:
-    """Base class of callbacks: override the methods that you need.
-
-    Any object with at least one of these methods is a callback. To end the training, call
-    ``simulation.stop()``.
-
-    >>> class Print(Callback):
-    ...     def on_evaluation(self, simulation, evaluation):
-    ...         print(evaluation.iteration, simulation.metric.name)
-    >>> from fedtern import simulate
-    >>> simulation = simulate("logistic-digits", iterations=20, evaluate_every=10,
-    ...                       callbacks=[Print()])
-    >>> _ = list(simulation)
-    10 accuracy
-    20 accuracy
-    """
-
-    def on_round(self, simulation: Simulation) -> None:
-        """Do something after a round."""
-
-    def on_evaluation(self, simulation: Simulation, evaluation: Evaluation) -> None:
-        """Do something after an evaluation."""
-
-    def on_checkpoint(self, simulation: Simulation, path: Path) -> None:
-        """Do something after a checkpoint was written."""
-
-    def on_replay(self, simulation: Simulation, evaluation: Evaluation) -> None:
-        """Do something with an evaluation of a run that is resumed, before training continues.
-
-        It is called for each recorded evaluation, in order. ``simulation.weights`` are those of the
-        checkpoint, or of the end of a finished run.
-        """
-
-
-METHODS = ("on_round", "on_evaluation", "on_checkpoint", "on_replay")
 
 
 class EarlyStopping(Callback):
@@ -92,17 +60,6 @@ class EarlyStopping(Callback):
         self.best_weights: dict[str, Tensor] = {}
         self._since = 0  # evaluations since the best one
 
-    def _spec(self, simulation: Simulation) -> MetricSpec:
-        if self.metric is None:
-            return simulation.metric
-        known = {spec.name: spec for spec in (MetricSpec("loss", "lower"), *simulation.metrics)}
-        if self.metric not in known:
-            raise ValueError(
-                f"early stopping needs the metric {self.metric!r}, but evaluations have"
-                f" {', '.join(known)}"
-            )
-        return known[self.metric]
-
     def _is_improvement(self, value: float, spec: MetricSpec) -> bool:
         # Nothing is better than NaN by comparison, so that training would never recover from it.
         if self.best_value is None:
@@ -119,7 +76,7 @@ class EarlyStopping(Callback):
             ValueError: evaluations do not have the metric.
 
         """
-        spec = self._spec(simulation)
+        spec = find_metric(simulation, self.metric, "early stopping")
         value = {"loss": evaluation.loss, **evaluation.metrics}[spec.name]
         if self._is_improvement(value, spec):
             self.best_value = value
@@ -138,18 +95,83 @@ class EarlyStopping(Callback):
         self.on_evaluation(simulation, evaluation)
 
 
-def check_callbacks(callbacks: Sequence[Any]) -> list[Any]:
-    """Return callbacks as a list.
+class ModelCheckpoint(Callback):
+    """Save the model while it trains: the best one, the last one, or one for each evaluation.
+
+    The files are safetensors files, as ``model.safetensors`` of a run. To resume a run, use
+    ``simulate(out=..., resume=True)`` instead: a model does not contain the clients' states.
+
+    Args:
+        directory: directory to write to; created if it does not exist.
+        save: "best" writes ``best.safetensors``, "last" writes ``last.safetensors``, "all" writes a
+            file named by the iteration.
+        metric: metric of the best model, or "loss"; by default the primary metric.
+
+    Attributes:
+        best_value: the value of the best model that was saved; None before the first one.
 
     Raises:
-        ValueError: one of them has none of the methods of a callback.
+        ValueError: ``save`` is unknown.
 
     """
-    if not isinstance(callbacks, Sequence):
-        raise ValueError(f"callbacks must be a list of callbacks, got {callbacks!r}")
-    for callback in callbacks:
-        if isinstance(callback, type) or not any(hasattr(callback, name) for name in METHODS):
-            raise ValueError(
-                f"a callback needs one of the methods {', '.join(METHODS)}, got {callback!r}"
-            )
-    return list(callbacks)
+
+    def __init__(
+        self,
+        directory: str | PathLike[str],
+        save: Literal["best", "last", "all"] = "best",
+        *,
+        metric: str | None = None,
+    ) -> None:
+        if save not in ("best", "last", "all"):
+            raise ValueError(f'save must be "best", "last" or "all", got {save!r}')
+        self.directory = Path(directory)
+        self.save = save
+        self.metric = metric
+        self.best_value: float | None = None
+
+    def on_evaluation(self, simulation: Training, evaluation: Evaluation) -> None:
+        """Save the model if it is the best one, or if each one is saved.
+
+        Raises:
+            StoreError: the file cannot be written.
+
+        """
+        name = self.save if self.save != "all" else str(evaluation.iteration)
+        if self._improves(simulation, evaluation) or self.save != "best":
+            path = self.directory / f"{name}.safetensors"
+            try:
+                self.directory.mkdir(parents=True, exist_ok=True)
+                write_atomic(path, Snapshot(state_arrays(simulation.weights), {}).chunks())
+            except OSError as error:
+                raise StoreError(f"cannot write {path}: {error.strerror}") from error
+
+    def on_replay(self, simulation: Training, evaluation: Evaluation) -> None:
+        """Remember the best value; the weights of a recorded evaluation are not known."""
+        self._improves(simulation, evaluation)
+
+    def _improves(self, simulation: Training, evaluation: Evaluation) -> bool:
+        spec = find_metric(simulation, self.metric, "a checkpoint")
+        value = {"loss": evaluation.loss, **evaluation.metrics}[spec.name]
+        if math.isnan(value):
+            return False
+        if self.best_value is not None and not spec.is_better(value, self.best_value):
+            return False
+        self.best_value = value
+        return True
+
+
+def find_metric(simulation: Training, name: str | None, user: str) -> MetricSpec:
+    """Return a metric of the task by its name; the primary one for None.
+
+    Raises:
+        ValueError: evaluations do not have the metric.
+
+    """
+    if name is None:
+        return simulation.metric
+    known = {spec.name: spec for spec in (MetricSpec("loss", "lower"), *simulation.metrics)}
+    if name not in known:
+        raise ValueError(
+            f"{user} needs the metric {name!r}, but evaluations have {', '.join(known)}"
+        )
+    return known[name]

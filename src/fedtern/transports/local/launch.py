@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from fedtern.data import Dataset, Split
+from fedtern.data.metric_spec import MetricSpec
 from fedtern.runs import Evaluation, RunDirectory
+from fedtern.runs.callbacks import check_callbacks, notify, started
 from fedtern.training.fingerprint import describe_training, fingerprint
 from fedtern.training.tasks import Task, get_task, is_built_in
 from fedtern.transports.local.federation import Federation
@@ -25,12 +28,14 @@ def train_run(
     checkpoint_seconds: float = 30.0,
     stopped: Callable[[], bool] = lambda: False,
     progress: Callable[[Federation], None] = lambda _: None,
+    callbacks: Sequence[Any] = (),
     make_federation: Callable[..., Federation] = Federation,
-) -> Iterator[Evaluation]:
+) -> Generator[Evaluation, None, None]:
     """Train a run from its last checkpoint to the end; do nothing if it is finished.
 
     Args:
-        run: The run directory; it is locked while the iterator is in use.
+        run: The run directory; it is locked while the iterator is in use. Closing it
+            writes a checkpoint.
         data_dir: Directory of the datasets.
         device: Device of torch to train on.
         memory_bytes: Memory for residuals and momentum; the rest is kept on disk.
@@ -39,6 +44,7 @@ def train_run(
         stopped: Called before each round; if it returns True, the state is saved and training
             ends.
         progress: Called after each round.
+        callbacks: Objects that are called while it trains; see ``fedtern.runs.callbacks``.
         make_federation: The engine: takes the arguments of ``Federation``.
 
     Yields:
@@ -84,21 +90,75 @@ def train_run(
             spill_directory=run.path,
             workers=workers,
             make=make_federation,
+            privacy=experiment.privacy,
         )
         with closing(federation):
             evaluated = resume(run, federation)
             size = federation.server.terms.layout.size
             run.write_setup(split, dataset, size, task.objective.primary)
-            yield from train_federation(
-                federation,
-                experiment.iterations,
-                experiment.evaluate_every,
-                run,
-                evaluated=evaluated,
-                checkpoint_seconds=checkpoint_seconds,
-                stopped=stopped,
-                progress=progress,
-            )
+            training = _Training(run, federation, task)
+            called = check_callbacks(callbacks)
+
+            def round_finished(federation: Federation) -> None:
+                notify(called, "on_round", training)
+                progress(federation)
+
+            with started(called, training, run.evaluations()):
+                for evaluation in train_federation(
+                    federation,
+                    experiment.iterations,
+                    experiment.evaluate_every,
+                    run,
+                    evaluated=evaluated,
+                    checkpoint_seconds=checkpoint_seconds,
+                    stopped=stopped,
+                    ended=lambda: training.is_stopping,
+                    progress=round_finished,
+                    checkpointed=lambda path: notify(called, "on_checkpoint", training, path),
+                ):
+                    notify(called, "on_evaluation", training, evaluation)
+                    yield evaluation
+
+
+class _Training:
+    """A run that trains, as callbacks see it."""
+
+    def __init__(self, run: RunDirectory, federation: Federation, task: Task) -> None:
+        self._run = run
+        self._federation = federation
+        self._task = task
+        self.is_stopping = False
+
+    @property
+    def iteration(self) -> int:
+        return self._federation.iteration
+
+    @property
+    def round(self) -> int:
+        return self._federation.server.round
+
+    @property
+    def metric(self) -> MetricSpec:
+        return self._task.objective.primary
+
+    @property
+    def metrics(self) -> Sequence[MetricSpec]:
+        return [metric.spec for metric in self._task.objective.metrics]
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self._run.experiment.to_json()
+
+    @property
+    def path(self) -> Path:
+        return self._run.path
+
+    @property
+    def weights(self) -> Mapping[str, Any]:
+        return self._federation.trained_model().state_dict()
+
+    def stop(self) -> None:
+        self.is_stopping = True
 
 
 def check_task(run: RunDirectory, data_dir: str | Path | None = None) -> None:

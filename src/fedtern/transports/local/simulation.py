@@ -23,7 +23,10 @@ from fedtern.data import Dataset, Split
 from fedtern.data.environment import Environment
 from fedtern.data.hyperparameters import Sgd
 from fedtern.data.metric_spec import MetricSpec
+from fedtern.privacy import PrivacySettings
+from fedtern.privacy.secure import shared_positions_of
 from fedtern.runs import Evaluation, Experiment, RunDirectory, complete_method, parse_method
+from fedtern.runs.callbacks import check_callbacks, notify, started
 from fedtern.runs.run_directory import open_run
 from fedtern.training.augment import Augment, Transform
 from fedtern.training.devices import check_device
@@ -32,8 +35,8 @@ from fedtern.training.objective import Loss, Metrics
 from fedtern.training.optimizers import OptimizerFactory, Schedule
 from fedtern.training.sources import Loaded, load_data
 from fedtern.training.tasks import Task, get_task, is_built_in
-from fedtern.transports.local.callbacks import check_callbacks
 from fedtern.transports.local.federation import Federation
+from fedtern.transports.local.secure import SecureFederation
 from fedtern.transports.local.training_loop import resume as resume_run
 from fedtern.transports.local.training_loop import train_federation
 
@@ -61,6 +64,7 @@ def simulate(
     augment: Augment | None = None,
     transform: Transform | None = None,
     evaluate_every: int | None = None,
+    privacy: PrivacySettings | None = None,
     callbacks: Sequence[Any] = (),
     seed: int = 0,
     device: torch.device | str = "cpu",
@@ -107,8 +111,10 @@ def simulate(
         augment: random change to training batches; only for a module.
         transform: change to all batches; only for a module.
         evaluate_every: iterations between two evaluations; by default there are 50 evaluations.
+        privacy: differential privacy of the clients, with noise from ``seed``; training ends when
+            another round could exceed its budget.
         callbacks: objects that are called after rounds, evaluations and checkpoints; see
-            ``Callback``.
+            ``Callback``. Trackers are in ``fedtern.runs.trackers``.
         seed: seed of all randomness.
         device: torch device to train on.
         memory_bytes: memory for the clients' residuals, momentum and optimiser state; beyond it,
@@ -158,7 +164,7 @@ def simulate(
         "overflow": overflow,
     }
     changes = {field: value for field, value in given.items() if value is not None}
-    chosen_method = _check_method(method)
+    _check_method(method)
     _check_environment(environment)
     chosen_device = check_device(device)
     if seed < 0:
@@ -177,6 +183,7 @@ def simulate(
             model, data, client_data, iterations, learning_rate, augment, transform, name, changes
         )
     place = _environment(environment, loaded)
+    chosen_method = _check_method(method, place.participation)
     total = int(_or_default(iterations, task.iterations))
     if total < 1 or (evaluate_every is not None and evaluate_every < 1):
         raise ValueError(
@@ -192,20 +199,20 @@ def simulate(
     dataset = loaded.dataset
     split = place.split_dataset(dataset, seed) if loaded.split is None else loaded.split
     every = evaluate_every or max(total // 50, 1)
+    experiment = Experiment(
+        name or task.name,
+        _method_values(chosen_method),
+        place,
+        total,
+        sgd.learning_rate,
+        sgd.momentum,
+        sgd.weight_decay,
+        every,
+        seed,
+        privacy,
+    )
     run = None
     if out is not None:
-        spec = _method_values(chosen_method)
-        experiment = Experiment(
-            name or task.name,
-            spec,
-            place,
-            total,
-            sgd.learning_rate,
-            sgd.momentum,
-            sgd.weight_decay,
-            every,
-            seed,
-        )
         run = open_run(experiment, Path(out).parent, path=Path(out))
         _check_resumable(run, resume)  # before the federation is made, which can take long
     elif resume:
@@ -221,12 +228,13 @@ def simulate(
         split=split,
         memory_bytes=memory_bytes,
         workers=0 if threads > 1 else workers,
+        privacy=privacy,
     )
     try:
         if not is_built_in(task):
-            with _torch_threads(threads):
+            with torch_threads(threads):
                 _check_evaluation(federation, dataset)
-        plan = Plan(task, dataset, split, total, every, threads)
+        plan = Plan(task, dataset, split, total, every, threads, experiment)
         return Simulation(federation, plan, check_callbacks(callbacks), run, resume=resume)
     except BaseException:
         federation.close()
@@ -244,6 +252,7 @@ class Plan:
         iterations: local iterations in total.
         evaluate_every: local iterations between evaluations.
         threads: number of torch threads.
+        experiment: description of the training.
 
     """
 
@@ -252,7 +261,8 @@ class Plan:
     split: Split
     iterations: int
     evaluate_every: int
-    threads: int = 1
+    threads: int
+    experiment: Experiment
 
 
 class Simulation(Iterator[Evaluation]):
@@ -305,7 +315,7 @@ class Simulation(Iterator[Evaluation]):
     def __next__(self) -> Evaluation:
         """Train until the next evaluation and return it."""
         try:
-            with _torch_threads(self._plan.threads):
+            with torch_threads(self._plan.threads):
                 return next(self._evaluations)
         except StopIteration:
             self._has_ended = not self._is_broken
@@ -355,6 +365,16 @@ class Simulation(Iterator[Evaluation]):
         if self._saved is not None:
             return self.evaluations[-1].round
         return self._federation.server.round
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The experiment, as in ``config.json`` of a run directory."""
+        return self._plan.experiment.to_json()
+
+    @property
+    def path(self) -> Path | None:
+        """The run directory, if there is one."""
+        return None if self._run is None else self._run.path
 
     @property
     def metric(self) -> MetricSpec:
@@ -418,8 +438,7 @@ class Simulation(Iterator[Evaluation]):
             stack.enter_context(self._run.locked())
             # Another simulation may have used the directory since this one was made.
             evaluated = None if self._open(self._run) else self._prepare(self._run)
-        for evaluation in self.evaluations:
-            self._notify("on_replay", evaluation)
+        stack.enter_context(started(self._callbacks, weakref.proxy(self), self.evaluations))
         return None if self._saved is not None else evaluated
 
     def _rounds(self, evaluated: int) -> Generator[Evaluation, None, None]:
@@ -451,9 +470,7 @@ class Simulation(Iterator[Evaluation]):
         return evaluated
 
     def _notify(self, method: str, *arguments: object) -> None:
-        for callback in self._callbacks:
-            if (function := getattr(callback, method, None)) is not None:
-                function(self, *arguments)
+        notify(self._callbacks, method, self, *arguments)
 
 
 def _alive(reference: weakref.ref[Simulation]) -> Simulation:
@@ -479,7 +496,7 @@ def _evaluate(
 
 
 @contextmanager
-def _torch_threads(threads: int) -> Iterator[None]:
+def torch_threads(threads: int) -> Iterator[None]:
     """Use a number of torch threads for a while."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -502,7 +519,8 @@ def federate(
     memory_bytes: int | None = None,
     spill_directory: Path | None = None,
     workers: int | None = None,
-    make: Callable[..., Federation] = Federation,
+    make: Callable[..., Federation] | None = None,
+    privacy: PrivacySettings | None = None,
 ) -> Federation:
     """Make the federation of a task, before its first round.
 
@@ -518,9 +536,12 @@ def federate(
         memory_bytes: memory for the clients' residuals and momentum; beyond it, they are on disk.
         spill_directory: directory of the file on disk.
         workers: number of processes that train clients; None chooses it.
-        make: the class of the federation.
+        make: the class of the federation; by default the one that the method needs.
+        privacy: differential privacy.
 
     """
+    if make is None:
+        make = Federation if shared_positions_of(method) is None else SecureFederation
     return make(
         task.flat_model(seed, device),
         task.examples(dataset, device),
@@ -534,16 +555,20 @@ def federate(
         workers=workers,
         optimizer=task.optimizer,
         schedule=task.schedule,
+        privacy=privacy,
     )
 
 
-def _check_method(method: object) -> Method:
+def _check_method(method: object, participation: float | None = None) -> Method:
+    """Return the method of an argument; ``p_down="auto"`` needs the participation."""
     if method is None:
         return stc()
     if isinstance(method, Method):
-        return method
+        if method.parameters.get("p_down") != "auto":
+            return method
+        return make_method(complete_method(_method_values(method), participation))
     if isinstance(method, str):
-        return make_method(complete_method(parse_method(method)))
+        return make_method(complete_method(parse_method(method), participation))
     raise ValueError(
         f"method must be the name of a method or a method such as fedtern.stc(), got {method!r}"
     )

@@ -93,6 +93,21 @@ def require_shared_buffers(model: FlatModel, engine: str) -> None:
         )
 
 
+def require_no_local_buffers(model: FlatModel) -> None:
+    """Raise if the evaluated model would contain buffers of clients without noise.
+
+    Raises:
+        ValueError: the model's buffers stay on the clients.
+
+    """
+    if model.local_buffers:
+        raise ValueError(
+            "differential privacy does not support buffers on the clients such as"
+            f" {model.local_buffers[0]!r}: the saved model contains their mean without noise; use a"
+            " model without them, for example with GroupNorm in the place of BatchNorm"
+        )
+
+
 def choose_trainer(local: LocalTraining, workers: int | None = None) -> Trainer:
     """Return the fastest trainer for a model.
 

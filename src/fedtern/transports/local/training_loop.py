@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 from fedtern.runs import Evaluation, RunDirectory
+from fedtern.runs.status import FINISHED, STOPPED, StatusFile
 from fedtern.transports.local.federation import Federation, advance
 
 # Saving large states is slow; it may take at most this share of the time.
@@ -64,13 +65,19 @@ def train_federation(
     """
     saved = time.monotonic()
     pause = checkpoint_seconds
+    status = _Status(run, federation)
+
+    def is_complete() -> bool:
+        return ended() or not federation.allows_round
+
     try:
-        while federation.iteration < iterations and not ended() and not stopped():
+        while federation.iteration < iterations and not is_complete() and not stopped():
             found = advance(federation, iterations, evaluate_every)
             if found is not None:
                 evaluated = found.iteration
                 _record(run, found)
                 yield found
+            status.update()
             try:
                 progress(federation)
             except BaseException:  # between two rounds, so that the state can be saved
@@ -82,7 +89,7 @@ def train_federation(
                 saved = time.monotonic()
                 checkpointed(run.checkpoint_path)
         complete = federation.iteration >= iterations
-        if not complete and not ended():
+        if not complete and not is_complete():
             if run is not None and federation.resumable:
                 _save(run, federation)
                 checkpointed(run.checkpoint_path)
@@ -96,11 +103,34 @@ def train_federation(
         if run is not None and federation.resumable:
             _save(run, federation)
         raise
+    finally:
+        status.close()
     if run is not None:
         state = federation.snapshot().digest
         run.finish(
             federation.trained_model().arrays(), state, None if complete else federation.iteration
         )
+        status.close(FINISHED)
+
+
+class _Status:
+    """Writes ``status.json`` while a run trains; does nothing without a run directory."""
+
+    def __init__(self, run: RunDirectory | None, federation: Federation) -> None:
+        self._federation = federation
+        self._file = None if run is None else StatusFile(run.path)
+        if self._file is not None:
+            self._file.write(federation.status())
+
+    def update(self) -> None:
+        """Write the state after a round, if the last write was long ago."""
+        if self._file is not None:
+            self._file.update(self._federation.status)
+
+    def close(self, state: str = STOPPED) -> None:
+        """Write the last state."""
+        if self._file is not None:
+            self._file.write(self._federation.status(), state)
 
 
 def _record(run: RunDirectory | None, evaluation: Evaluation) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 
-from fedtern.core.errors import DecodeError, MissedRounds
+from fedtern.core.errors import DecodeError, MisdeliveredMessage, MissedRounds
 from fedtern.federation.interfaces import ClientLike
 from fedtern.transports.mqtt.messages import Announcement, write_ask, write_upload
 from fedtern.transports.mqtt.reassembly import Chunk, Reassembly
@@ -186,6 +186,10 @@ class MqttClient:
         except MissedRounds:
             self._asked_at = None
             return self._ask(now)
+        except MisdeliveredMessage as error:
+            # The request stays open: its answer may still come.
+            log.warning("ignored a catch-up: %s", error)
+            return []
         self._announced_at = now
         self._close_request()
         if chunk.ended:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedtern.core.errors import DecodeError, LocalProtocolError, StoreError
+from fedtern.core.errors import DamagedStoreError, DecodeError, LocalProtocolError
 from fedtern.core.layout import Vector
 from fedtern.core.protocol import Client, Sent
 from fedtern.core.snapshot import Snapshot
@@ -41,7 +41,7 @@ class ExperimentClient:
 
     Raises:
         ValueError: the experiment has no such client.
-        StoreError: the store is damaged.
+        DamagedStoreError: the store is damaged.
 
     """
 
@@ -66,6 +66,7 @@ class ExperimentClient:
         model = task.flat_model(seed, device)
         require_shared_buffers(model, "mqtt")
         split = environment.split_dataset(dataset, seed)
+        privacy = None if experiment.privacy is None else experiment.privacy.local()
         client = Client(
             client_id,
             experiment.make_method(),
@@ -74,8 +75,10 @@ class ExperimentClient:
             federation=federation,
             seed=seed,
             carried=model.carried,
+            privacy=privacy,
         )
-        self.num_examples = int(split.sizes[client_id])
+        # The number of examples is private, too.
+        self.num_examples = int(split.sizes[client_id]) if privacy is None else 1
         examples = task.examples(dataset, device)
         local = make_local_training(
             model,
@@ -93,8 +96,8 @@ class ExperimentClient:
         self._session = ClientSession(client_id, client.terms.method)
         self._outcome: Outcome | None = None  # of the training that is not uploaded yet
         self._path = None if store is None else store.path / "training.safetensors"
-        if self._path is not None:
-            self._recover(self._path)
+        if store is not None and self._path is not None:
+            self._recover(self._path, accept_loss=store.accept_loss)
 
     def train(self, weights: Vector, round: int) -> Delta:
         """Train for a round; ``uploaded`` commits the result."""
@@ -112,13 +115,20 @@ class ExperimentClient:
 
     def _save(self) -> None:
         if self._path is not None:
-            write_atomic(self._path, self._session.snapshot().chunks())
+            write_atomic(self._path, self._session.snapshot().chunks(), private=True)
 
-    def _recover(self, path: Path) -> None:
-        if path.exists():
-            try:
+    def _recover(self, path: Path, *, accept_loss: bool) -> None:
+        try:
+            if path.exists():
                 self._session.restore(Snapshot.from_bytes(path.read_bytes()))
-            except DecodeError as error:
-                raise StoreError(f"{path} is damaged ({error}); remove {path.parent}") from error
+            elif self.client.pending is None and self.client.residual.any():
+                # Every upload is followed by a write of this file.
+                raise DecodeError("it is missing, although the client has uploaded")
+        except DecodeError as error:
+            if not accept_loss:
+                raise DamagedStoreError(
+                    f"{path} is damaged ({error}); remove {path.parent}, or continue without the"
+                    " state of the training with --accept-loss"
+                ) from error
         if self._session.recover(self.client, self._trainer):
             self._save()

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from fedtern.core.errors import FedternError
 from fedtern.core.extras import require
+from fedtern.core.kernels import describe_kernels
+from fedtern.core.version import __version__
 from fedtern.transports.mqtt.stats import Stats
 
 if TYPE_CHECKING:
@@ -30,24 +32,54 @@ class Collector:
             "rounds": ("Finished rounds.", stats.rounds),
             "rounds_void": ("Rounds without a quorum.", stats.void),
             "uploads_counted": ("Uploads that are part of a broadcast.", stats.counted),
+            "uploads_capped": ("Counted uploads with limited influence.", stats.capped),
             "uploads_late": ("Uploads for finished rounds.", stats.refused["late"]),
             "catch_ups": ("Answered requests to catch up.", stats.catch_ups),
             "connections": ("Connections to the broker.", stats.connections),
+            "floods": ("Times that a client was muted because it flooded.", stats.floods),
         }
         for name, (text, value) in counters.items():
             counter = CounterMetricFamily(f"fedtern_{name}", text, labels=["federation"])
             counter.add_metric([self.federation], value)
             yield counter
-        gauges = {
+        gauges: dict[str, tuple[str, float]] = {
             "clients_present": ("Clients that are present.", stats.present),
+            "clients_muted": ("Clients whose topics are not received.", stats.muted),
+            "clients_resting": (
+                "Clients that are present and not selected, because they missed deadlines.",
+                stats.resting,
+            ),
             "cohort": ("Clients that are selected for the open round.", stats.cohort),
         }
-        for name, (text, value) in gauges.items():
+        if (spent := stats.privacy) is not None:
+            gauges["privacy_epsilon"] = ("Largest privacy loss of any client.", spent.epsilon)
+            gauges["privacy_delta"] = ("Probability that epsilon may fail.", spent.delta)
+            if spent.budget is not None:
+                gauges["privacy_budget"] = ("Largest epsilon that is allowed.", spent.budget)
+        if stats.evaluated_round is not None:
+            gauges["evaluated_round"] = ("Round of the last evaluation.", stats.evaluated_round)
+        for name, (text, level) in gauges.items():
             gauge = GaugeMetricFamily(f"fedtern_{name}", text, labels=["federation"])
-            gauge.add_metric([self.federation], value)
+            gauge.add_metric([self.federation], level)
             yield gauge
+        scores = GaugeMetricFamily(
+            "fedtern_score",
+            "Loss and metrics of the last evaluation on the test data.",
+            labels=["federation", "metric"],
+        )
+        for name, score in stats.scores.items():
+            scores.add_metric([self.federation, name], score)
+        yield scores
+        build = GaugeMetricFamily(
+            "fedtern_build_info",
+            "Version of fedtern and its kernels; the value is 1.",
+            labels=["federation", "version", "kernels"],
+        )
+        build.add_metric([self.federation, __version__, describe_kernels()], 1)
+        yield build
         payload_bytes = {
             "up": stats.up_bytes,
+            "dropped": stats.dropped_bytes,
             "announced": stats.announced_bytes,
             "catch-up": stats.catch_up_bytes,
         }
@@ -74,6 +106,8 @@ def serve_metrics(
 ) -> Iterator[None]:
     """Serve the counters at ``/metrics`` of a port; do nothing if ``port`` is None.
 
+    The page also has ``process_*``, on Linux, and ``python_info``.
+
     Raises:
         FedternError: the port is not available.
 
@@ -84,6 +118,8 @@ def serve_metrics(
     prometheus = require("prometheus_client", "mqtt", "--metrics-port")
     registry = prometheus.CollectorRegistry()
     registry.register(Collector(stats, federation))
+    prometheus.ProcessCollector(registry=registry)
+    prometheus.PlatformCollector(registry=registry)
     try:
         server, thread = prometheus.start_http_server(port, address, registry)
     except OSError as error:

@@ -8,6 +8,7 @@ topics, limits, chunks and statistics.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from fedtern.core.errors import DecodeError, RemoteProtocolError
 from fedtern.federation.interfaces import ServerLike
@@ -18,15 +19,14 @@ from fedtern.federation.round_controller import (
     Transition,
 )
 from fedtern.federation.round_policy import RoundPolicy
-from fedtern.transports.mqtt.limits import Limits, RateLimiter
+from fedtern.transports.mqtt.admission import Admission
+from fedtern.transports.mqtt.limits import Limits
 from fedtern.transports.mqtt.messages import Announcement, read_ask, read_upload
 from fedtern.transports.mqtt.reassembly import split
 from fedtern.transports.mqtt.stats import Stats, refusal_reason
 from fedtern.transports.mqtt.topics import ALIVE, ASK, DOWN, UP, Publish, Topics
 
 log = logging.getLogger("fedtern.mqtt")
-
-_MAX_SHORT_BYTES = 16  # of a message that is not an upload
 
 
 class MqttServer:
@@ -54,7 +54,8 @@ class MqttServer:
         self.rounds = RoundController(
             server, policy, max_clients=self.limits.clients, observer=self._log_transition
         )
-        self._rate_limiter = RateLimiter(self.limits)
+        self.admission = Admission(self.limits, server.terms.layout, self.stats)
+        self.last_counted: frozenset[int] = frozenset()  # clients of the last broadcast
         self._max_payload = self.limits.max_payload_bytes(None)
 
     def connected(self, now: float, broker_limit: int | None = None) -> list[Publish]:
@@ -75,33 +76,61 @@ class MqttServer:
         # federation of the same name.
         return [self._announce(self.server.newest_broadcast(self.server.round - 1))]
 
+    def filters(self) -> tuple[str, ...]:
+        """Return the topic filters to subscribe to.
+
+        They are three wildcards, unless a client floods. Then they name the topics of the other
+        known clients, so that the broker drops the flood. Clients that are not known yet are
+        received when the time of the mute is over: their presence is retained.
+        """
+        muted = self.admission.muted
+        clients: Sequence[int | str] = ["+"]
+        if muted:
+            known = self.rounds.presence.known | self.rounds.presence.present
+            clients = sorted(known - muted.keys())
+        return tuple(self.topics.of(kind, c) for c in clients for kind in (UP, ASK, ALIVE))
+
+    def admit(self, topic: str, size: int, now: float) -> bool:
+        """Decide whether to queue a message, before anything else is done with it.
+
+        Args:
+            topic: topic of the message.
+            size: length of the payload in bytes.
+            now: current time.
+
+        Returns:
+            Whether to queue the message and to pass it to ``handle`` later.
+
+        """
+        parsed = self.topics.parse(topic)
+        if parsed is None:
+            return False
+        kind, client = parsed
+        return self.admission.admit(kind, client, size, now)
+
     def receive(self, kind: str, client: int, payload: bytes, now: float) -> list[Publish]:
-        """Handle a message on one of a client's topics, and return messages to publish."""
-        self.stats.up_bytes += len(payload)
+        """Handle a message at once, without a queue, and return messages to publish."""
+        if not self.admission.admit(kind, client, len(payload), now):
+            return self.tick(now)
+        return self.handle(kind, client, payload, now)
+
+    def handle(self, kind: str, client: int, payload: bytes, now: float) -> list[Publish]:
+        """Handle an admitted message, and return messages to publish."""
+        self.admission.release(client, len(payload))
         answers: list[Publish] = []
-        limit = _MAX_SHORT_BYTES
-        if kind == UP:
-            limit = self.limits.max_upload_bytes(self.server.terms.layout)
-        if len(payload) > limit:
-            detail = f"{len(payload)} bytes on topic {kind}/{client}, at most {limit} are allowed"
-            self.stats.refuse("size", client, detail)
-        elif kind == ALIVE:
-            # Exempt from the rate limit: a client whose presence is unknown is never selected.
+        if kind == ALIVE:
             if payload:
                 self.rounds.client_present(client)
             else:
                 self.rounds.client_left(client)
-        elif not self._rate_limiter.allow(client, now):
-            detail = f"more than {self.limits.burst} messages at once"
-            self.stats.refuse("rate", client, detail)
         elif kind == UP:
-            self._receive_upload(client, payload)
+            self._receive_upload(client, payload, now)
         elif kind == ASK:
-            answers = self._catch_up(client, payload)
+            answers = self._catch_up(client, payload, now)
         self.stats.present = len(self.rounds.presence.present)
         return answers + self.tick(now)
 
-    def _receive_upload(self, client: int, payload: bytes) -> None:
+    def _receive_upload(self, client: int, payload: bytes, now: float) -> None:
         in_cohort = self.rounds.admits(client)
         try:
             with self.stats.phase("decode"):
@@ -110,18 +139,23 @@ class MqttServer:
         except (DecodeError, RemoteProtocolError) as error:
             reason = refusal_reason(error, in_cohort=in_cohort)
             self.stats.refuse(reason, client, error)
-            if reason not in ("malformed", "incompatible"):
+            if reason == "denied":
+                self.rounds.client_left(client)  # so that the round does not wait for it
+            elif reason not in ("malformed", "incompatible"):
                 self.rounds.client_present(client)
+            else:
+                self.admission.unusable(client, now)
         else:
-            self._rate_limiter.refund(client)
+            self.admission.refund(client)
 
-    def _catch_up(self, client: int, payload: bytes) -> list[Publish]:
+    def _catch_up(self, client: int, payload: bytes, now: float) -> list[Publish]:
         try:
             with self.stats.phase("catch-up"):
                 data = self.server.catch_up(client, read_ask(payload)).data
         except (DecodeError, RemoteProtocolError) as error:
             reason = "malformed" if isinstance(error, DecodeError) else "incompatible"
             self.stats.refuse(reason, client, error)
+            self.admission.unusable(client, now)
             return []
         self.rounds.client_present(client)
         self.stats.catch_ups += 1
@@ -134,6 +168,9 @@ class MqttServer:
 
     def tick(self, now: float) -> list[Publish]:
         """Start or finish a round if it is time to, and return the announcement."""
+        for client in self.admission.muted:
+            self.rounds.client_left(client)  # no round waits for it
+        self.admission.unmute(now)
         # The controller has no clock. Most calls only find that there is nothing to do.
         with self.stats.phase("aggregate"):
             outcome = self.rounds.tick(now)
@@ -142,13 +179,18 @@ class MqttServer:
         if isinstance(outcome, RoundStarted):
             self._round_started(outcome.cohort)
             return [self._announce(None)]
-        self._rate_limiter.round_finished()
+        self.admission.round_finished()
         self.stats.round_finished(outcome)
+        self.stats.privacy = self.server.privacy_spent
+        for client, rounds in outcome.resting.items():
+            self.stats.missed_deadline(client, rounds)
+        self.last_counted = frozenset(outcome.broadcast.counted)
         self._round_started(outcome.next_cohort)
         return [self._announce(outcome.broadcast.data)]
 
     def _round_started(self, cohort: frozenset[int]) -> None:
         self.stats.cohort = len(cohort)
+        self.stats.resting = self.rounds.presence.count_resting(self.server.round)
         log.debug(
             "round %s: selected %s of %s clients",
             self.server.round,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from fedtern.core.extras import require
 from fedtern.federation.interfaces import ServerLike
@@ -15,7 +16,7 @@ from fedtern.transports.mqtt.connection import Connection, connect
 from fedtern.transports.mqtt.limits import Limits
 from fedtern.transports.mqtt.server import MqttServer
 from fedtern.transports.mqtt.stats import Stats
-from fedtern.transports.mqtt.topics import ALIVE, ASK, UP, Publish
+from fedtern.transports.mqtt.topics import Publish
 
 log = logging.getLogger("fedtern.mqtt")
 
@@ -57,29 +58,88 @@ async def serve(
     topics = mqtt_server.topics
     identifier = topics.new_identifier("server")
     reconnection = Reconnection(broker)
+    max_packet_bytes = mqtt_server.limits.max_received_packet_bytes(server.terms.layout)
+
+    def admit(topic: str, size: int) -> bool:
+        return mqtt_server.admit(topic, size, time.monotonic())
+
     while True:
         try:
-            async with connect(broker, identifier, None) as connection:
+            mqtt_server.admission.connection_lost()
+            async with connect(broker, identifier, None, admit, max_packet_bytes) as connection:
                 reconnection.connected()
-                # QoS 0 is enough: clients repeat messages that are not answered.
-                for kind in (UP, ASK, ALIVE):
-                    await connection.subscribe(topics.of(kind, "+"), qos=0)
+                subscriptions = _Subscriptions(connection)
+                await subscriptions.set(mqtt_server.filters())
                 if about is not None:
                     await connection.publish([Publish(topics.about, about, qos=1, retain=True)])
                 log.info("serving %s on %s", topics.federation, broker.address)
-                await _run(connection, mqtt_server, on_round, linger)
+                try:
+                    await _run(connection, subscriptions, mqtt_server, on_round, linger)
+                finally:
+                    mqtt_server.admission.on_mute = None
+                    subscriptions.close()
                 return
         except aiomqtt.MqttError as error:
             await reconnection.failed(error)
 
 
+class _Subscriptions:
+    """Topic filters of a connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._filters: dict[str, None] = {}
+        self._changes: set[asyncio.Task[None]] = set()
+
+    def change(self, filters: Iterable[str]) -> None:
+        """Replace the filters without waiting for the broker's answer, which a flood delays."""
+        change = asyncio.ensure_future(self.set(filters))
+        self._changes.add(change)
+        change.add_done_callback(self._changed)
+
+    def _changed(self, change: asyncio.Task[None]) -> None:
+        self._changes.discard(change)
+        error = None if change.cancelled() else change.exception()
+        if error is not None:  # a new connection starts with the right filters
+            log.warning("cannot change the subscriptions: %s", error)
+
+    def close(self) -> None:
+        """Stop waiting for answers."""
+        for change in self._changes:
+            change.cancel()
+
+    async def set(self, filters: Iterable[str]) -> None:
+        """Replace the filters."""
+        current = self._filters
+        self._filters = dict.fromkeys(filters)
+        new = [name for name in self._filters if name not in current]
+        old = [name for name in current if name not in self._filters]
+        # QoS 0 is enough: clients repeat messages that are not answered.
+        await self._connection.replace_subscriptions(new, old, qos=0)
+
+
 async def _run(
-    connection: Connection, mqtt_server: MqttServer, on_round: OnRound | None, linger: float
+    connection: Connection,
+    subscriptions: _Subscriptions,
+    mqtt_server: MqttServer,
+    on_round: OnRound | None,
+    linger: float,
 ) -> None:
     answers = mqtt_server.connected(time.monotonic(), connection.max_packet_bytes)
     rounds = mqtt_server.rounds
     end: float | None = None
+    muted = None  # clients whose topics are not among the subscriptions
+
+    def on_mute() -> None:
+        # At once: until then, the broker forwards the flood.
+        subscriptions.change(mqtt_server.filters())
+        connection.wake()
+
+    mqtt_server.admission.on_mute = on_mute
     while True:
+        if muted is not mqtt_server.admission.muted:
+            muted = mqtt_server.admission.muted
+            subscriptions.change(mqtt_server.filters())
         with mqtt_server.stats.phase("publish"):
             await connection.publish(answers)
         now = time.monotonic()
@@ -88,7 +148,8 @@ async def _run(
             if now >= end or rounds.all_clients_left:
                 return
         next_tick = end if end is not None else rounds.next_tick
-        timeout = None if next_tick is None else max(next_tick - now, 0.0)
+        ticks = [x for x in (next_tick, mqtt_server.admission.next_unmute) if x is not None]
+        timeout = max(min(ticks) - now, 0.0) if ticks else None
         message = await connection.receive(timeout)
         round_before = mqtt_server.server.round
         answers = _handle(mqtt_server, message)
@@ -115,4 +176,4 @@ def _handle(mqtt_server: MqttServer, message: tuple[str, bytes] | None) -> list[
     if kind_and_client is None:
         return []
     kind, client = kind_and_client
-    return mqtt_server.receive(kind, client, payload, now)
+    return mqtt_server.handle(kind, client, payload, now)
