@@ -9,7 +9,7 @@ from fedtern.data import load
 from fedtern.data.environment import Environment
 from fedtern.data.tables import TARGET_MEAN, TARGET_SCALE, TEST_VARIANCE
 
-pytest.importorskip("sklearn", reason="needs scikit-learn: pip install 'fedtern[torch]'")
+pytest.importorskip("sklearn", reason="needs scikit-learn (the extra torch)")
 
 
 def test_diabetes_has_a_standardised_target_for_each_patient():

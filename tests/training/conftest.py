@@ -4,4 +4,4 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch", reason="needs torch: pip install 'fedtern[torch]'")
+pytest.importorskip("torch", reason="needs torch (the extra torch)")

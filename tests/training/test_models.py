@@ -45,6 +45,7 @@ def random_batch(task, count=8):
         ("logistic-mnist", 7_850),
         ("logistic-digits", 650),
         ("mlp-digits", 2_410),
+        ("mlp-fashion", 199_210),
     ],
 )
 def test_models_have_the_parameter_counts_of_table_ii(task, count):

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fedtern.core.extras import install_command
 from fedtern.data import DATASETS, Dataset
 from fedtern.data.hyperparameters import TASK_DEFAULTS
 from fedtern.runs import Experiment
@@ -144,4 +145,4 @@ def test_importing_training_without_torch_is_an_error_with_the_install_command()
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert result.returncode == 1
-    assert "pip install 'fedtern[torch]'" in result.stderr.splitlines()[-1]
+    assert install_command("torch") in result.stderr.splitlines()[-1]

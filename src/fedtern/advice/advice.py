@@ -2,211 +2,155 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedtern.advice.estimates import (
-    MAX_DISTANCE,
-    Estimate,
-    RecordGroup,
-    best_momentum_each,
-    estimate_costs,
-    nearest_group,
-)
+from fedtern.advice.cells import Cell, Difference, nearest_cell
+from fedtern.advice.estimates import OBJECTIVES, Estimate, best_momentum_each, estimate_costs
 from fedtern.advice.guidance import Guidance, Lesson
 from fedtern.advice.records import Record
 from fedtern.advice.situation import Situation
-from fedtern.core.methods import METHODS
-from fedtern.core.numbers import format_parameter
 from fedtern.report.formatting import join_words, method_label
+from fedtern.runs import format_method
 
 
 @dataclass(frozen=True)
 class Advice:
-    """A recommended method and momentum, with reasons and the estimates behind them."""
+    """A recommended method and momentum, with reasons and the estimates behind them.
+
+    Args:
+        situation: The federation.
+        method: Name and parameters of the recommended method.
+        momentum: Momentum of the clients.
+        reasons: Reasons, as text.
+        estimates: Costs of the methods of the cell, with their best momentum. The first one is
+            that of the recommended method. There are none if the lessons alone decided.
+        cell: The nearest recorded runs, or None if there are no runs.
+
+    """
 
     situation: Situation
-    method: dict[str, Any]
+    method: Mapping[str, Any]
     momentum: float
     reasons: tuple[str, ...]
     estimates: tuple[Estimate, ...]
-    group: RecordGroup | None
+    cell: Cell | None
 
     @property
-    def too_far(self) -> bool:
-        """Whether even the nearest recorded runs are too different from the situation."""
-        return _too_far(self.situation, self.group)
+    def differences(self) -> tuple[Difference, ...]:
+        """Properties in which the cell differs from the situation."""
+        compared = self.cell.compare(self.situation) if self.cell else ()
+        return tuple(difference for difference in compared if difference.factor != 1)
 
     @property
     def method_option(self) -> str:
         """The method as a value of ``--method``."""
-        name = str(self.method["name"])
-        defaults = METHODS[name].defaults
-        ordered = {key: self.method[key] for key in defaults if key in self.method} | self.method
-        written = {
-            key: value
-            for key, value in ordered.items()
-            if key != "name" and _is_written(key, value, defaults)
-        }
-        inside = ",".join(f"{key}={format_parameter(value)}" for key, value in written.items())
-        return f"{name}:{inside}" if inside else name
-
-
-def _is_written(key: str, value: Any, defaults: Mapping[str, Any]) -> bool:
-    """Return whether a parameter is written out although it may have its default value."""
-    always = key in ("p_up", "p_down", "delta") and value is not None
-    return always or value != defaults.get(key, ...)
-
-
-def _too_far(situation: Situation, group: RecordGroup | None) -> bool:
-    return group is not None and group.distance(situation) > MAX_DISTANCE
+        return format_method(self.method)
 
 
 def advise(situation: Situation, records: Sequence[Record], guidance: Guidance) -> Advice:
     """Recommend a method for a situation.
 
-    The recorded runs nearest to the situation decide. Where they are too different, or none of
-    them reached the target, the guidance decides.
+    If recorded runs are near, their method with the smallest estimate under the objective is
+    recommended, and the reasons say which lessons these runs confirm or contradict. Otherwise the
+    guidance decides.
 
     Args:
-        situation: The federation.
+        situation: The federation and the objective.
         records: Recorded runs, for example from ``load_records()``.
         guidance: Lessons and a fallback, for example ``fedtern_paper.lessons.GUIDANCE``.
 
     Returns:
-        The recommendation, its reasons and the estimated costs of all recorded methods.
+        The recommendation, its reasons, and the estimated costs of all methods of these runs.
 
     """
-    group = nearest_group(situation, records, guidance.compared)
-    estimates = estimate_costs(situation, group) if group else []
-    reached = [estimate for estimate in estimates if estimate.reached]
-    if group is None or not reached or _too_far(situation, group):
-        return _advise_by_guidance(situation, guidance, estimates, group)
-    chosen = reached[0]
-    method = dict(chosen.record.method)
-    lessons = guidance.applying(situation)
-    reasons = [
-        f"{method_label(method)}: fastest to reach {100 * chosen.target:.2f} % in the nearest"
-        f" recorded runs ({group.description})",
-        *_method_lessons(chosen, estimates, lessons, guidance.compared),
-        *_momentum_reasons(chosen, estimates, lessons),
-        *_failed_methods(estimates),
-    ]
-    return Advice(
-        situation,
-        method,
-        chosen.record.momentum,
-        tuple(reasons),
-        tuple(best_momentum_each(estimates)),
-        group,
+    cell = nearest_cell(situation, records, guidance.compared)
+    if cell is None or not cell.is_near(situation):
+        return _advise_by_guidance(situation, guidance, cell)
+    estimates = estimate_costs(situation, cell)
+    chosen = estimates[0]
+    best = f"{OBJECTIVES[situation.minimise].smallest} until {100 * chosen.target:.2f} %"
+    reasons = (
+        f"{chosen.label}: {best} in the nearest recorded runs ({cell.description})",
+        *cell.gaps(guidance.compared),
+        *_compare_momenta(chosen, estimates),
+        *(_judge(lesson, estimates, situation) for lesson in guidance.applying(situation)),
     )
-
-
-def _advise_by_guidance(
-    situation: Situation,
-    guidance: Guidance,
-    estimates: Sequence[Estimate],
-    group: RecordGroup | None,
-) -> Advice:
-    fallback = guidance.fallback(situation)
-    # Even runs that are too different to choose a method by may choose its parameters.
-    fastest = next(
-        (e for e in estimates if e.reached and fallback.may_be_replaced_by(e.record.method)), None
-    )
-    method = dict(fastest.record.method if fastest else fallback.method)
-    label = method_label(method)
-    if group is None:
-        why = "there are no recorded runs"
-    elif _too_far(situation, group):
-        why = f"the nearest recorded runs ({group.description}) are too different"
-    else:
-        why = "no recorded run reached the target"
-    reasons = [f"{label}: chosen by the lessons alone, because {why}"]
-    reasons += [_cite(lesson) for lesson in guidance.applying(situation)]
-    if fastest:
-        reasons.append(f"{label} instead of other parameters: the fastest in those runs")
-    reasons += fallback.reasons
-    momentum = fallback.momentum
-    if momentum and fastest:
-        momentum = fastest.record.momentum
-        reasons.append(f"momentum {momentum:g}: as in the fastest of those runs")
-    else:
-        reasons += fallback.momentum_reasons
-    return Advice(
-        situation, method, momentum, tuple(reasons), tuple(best_momentum_each(estimates)), group
-    )
-
-
-def _cite(lesson: Lesson) -> str:
-    return f"lesson {lesson.number}: {lesson.advice}"
-
-
-def _contradict(lesson: Lesson, why: str) -> str:
-    return f"contrary to lesson {lesson.number} ({lesson.advice}): {why}"
-
-
-def _method_lessons(
-    chosen: Estimate,
-    estimates: Sequence[Estimate],
-    lessons: Sequence[Lesson],
-    compared: frozenset[str],
-) -> list[str]:
-    """Return the lessons that recommend the chosen method, and those that the runs contradict."""
-    name = chosen.record.method["name"]
-    agreeing = [_cite(lesson) for lesson in lessons if lesson.method == name]
-    contradicted = [
-        _contradict(lesson, "the recorded runs show otherwise")
-        for lesson in lessons
-        if lesson.method not in (None, name)
-        and name in compared
-        and _is_contradicted(lesson, chosen, estimates)
-    ]
-    return agreeing + contradicted
-
-
-def _is_contradicted(lesson: Lesson, chosen: Estimate, estimates: Sequence[Estimate]) -> bool:
-    """Return whether the fastest estimate contradicts a lesson that recommends another method."""
-    rivals = [e for e in estimates if e.record.method["name"] == lesson.method]
-    if not rivals:
-        return False
-    return not (lesson.counts_bytes and any(e.reached and e.up <= chosen.up for e in rivals))
-
-
-def _momentum_reasons(
-    chosen: Estimate, estimates: Sequence[Estimate], lessons: Sequence[Lesson]
-) -> list[str]:
     record = chosen.record
-    others = [
-        e.record
-        for e in estimates
-        if e.record.method == record.method and e.record.momentum != record.momentum
-    ]
-    lesson = next((lesson for lesson in lessons if lesson.against_momentum), None)
-    contradicted = lesson is not None and record.momentum != 0
-    reasons = []
-    if others:
-        other = others[0]
-        reasons.append(
-            f"momentum {record.momentum:g}: best accuracy {100 * record.best:.1f} %,"
-            f" {100 * other.best:.1f} % with momentum {other.momentum:g}"
+    shown = tuple(best_momentum_each(estimates))
+    return Advice(situation, record.method, record.momentum, reasons, shown, cell)
+
+
+def _advise_by_guidance(situation: Situation, guidance: Guidance, cell: Cell | None) -> Advice:
+    fallback = guidance.fallback(situation)
+    why = "there are no recorded runs"
+    if cell:
+        too_large = [d.name for d in cell.compare(situation) if d.too_large]
+        why = (
+            f"no recorded runs are near. The nearest ({cell.description}) differ too much in"
+            f" {join_words(too_large)}"
         )
-    if lesson is None:
-        return reasons or [f"momentum {record.momentum:g}: as in the recorded run"]
-    if not contradicted:
-        return [*reasons, _cite(lesson)]
-    why = (
-        "the recorded runs reached the target sooner with momentum"
-        if others
-        else f"all recorded runs of this method have momentum {record.momentum:g}"
+    reasons = (
+        f"{method_label(fallback.method)}: chosen by the lessons alone, because {why}",
+        *(f"lesson {lesson.number}: {lesson.advice}" for lesson in guidance.applying(situation)),
+        *fallback.reasons,
     )
-    return [*reasons, _contradict(lesson, why)]
+    return Advice(situation, fallback.method, fallback.momentum, reasons, (), cell)
 
 
-def _failed_methods(estimates: Sequence[Estimate]) -> list[str]:
-    failed = [
-        f"{method_label(e.record.method)} ({100 * e.record.best:.2f} %)"
-        for e in best_momentum_each(estimates)
-        if not e.reached
+def _judge(lesson: Lesson, estimates: Sequence[Estimate], situation: Situation) -> str:
+    """Return whether the recorded runs agree with a lesson, with the numbers behind this."""
+    if lesson.against_momentum:
+        verdict = _judge_momentum(estimates)
+    else:
+        verdict = _judge_method(lesson, estimates, situation)
+    return f"lesson {lesson.number} {verdict}: {lesson.advice}"
+
+
+def _judge_method(lesson: Lesson, estimates: Sequence[Estimate], situation: Situation) -> str:
+    objective = OBJECTIVES[situation.minimise]
+
+    def amount(name: str | None) -> tuple[float, str] | None:
+        """Return the smallest amount of a method and its text; None without a record."""
+        best = next((e for e in estimates if e.record.method["name"] == name), None)
+        if best is None:
+            return None
+        if best.reached is None:
+            return math.inf, f"{best.label}: target not reached"
+        return objective.amount(best), f"{best.label}: {objective.format(best)}"
+
+    found, other = amount(lesson.method), amount(lesson.instead_of)
+    if found is None or other is None or found[0] == other[0]:
+        return "is not tested by these runs"
+    verdict = "agrees with" if found[0] < other[0] else "is contradicted by"
+    return f"{verdict} these runs ({found[1]}; {other[1]})"
+
+
+def _other_momenta(chosen: Estimate, estimates: Sequence[Estimate]) -> list[Record]:
+    """Return the records of the chosen method with another momentum, the best first."""
+    records = [estimate.record for estimate in estimates]
+    return [
+        record
+        for record in records
+        if record.method == chosen.record.method and record.momentum != chosen.record.momentum
     ]
-    return [f"did not reach the target: {join_words(failed)}"] if failed else []
+
+
+def _judge_momentum(estimates: Sequence[Estimate]) -> str:
+    chosen = estimates[0]
+    if not _other_momenta(chosen, estimates):
+        momentum = f"{chosen.record.momentum:g}"
+        return f"is not tested by these runs (all of {chosen.label} have momentum {momentum})"
+    verdict = "is contradicted by" if chosen.record.momentum else "agrees with"
+    return f"{verdict} these runs"
+
+
+def _compare_momenta(chosen: Estimate, estimates: Sequence[Estimate]) -> list[str]:
+    record = chosen.record
+    return [
+        f"momentum {record.momentum:g}: best accuracy {100 * record.best:.1f} %,"
+        f" {100 * other.best:.1f} % with momentum {other.momentum:g}"
+        for other in _other_momenta(chosen, estimates)
+    ]

@@ -1,185 +1,103 @@
-"""Estimated cost of each method, scaled from the recorded runs nearest to a situation."""
+"""Estimated cost of each method, scaled from the nearest recorded runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
 
+from fedtern.advice.cells import Cell
 from fedtern.advice.records import Point, Record
-from fedtern.advice.situation import Situation
+from fedtern.advice.situation import Minimise, Situation
 from fedtern.core.analytic import analytic_bits
+from fedtern.core.codecs import StepsCodec
 from fedtern.core.layout import Layout
-from fedtern.core.methods import make_method
-from fedtern.data.environment import Environment
-from fedtern.report.formatting import format_iterations
+from fedtern.core.methods import Link, make_method
+from fedtern.report.formatting import format_bytes, format_number, method_label
 
-MAX_DISTANCE = 1.0
-"""Recorded runs at a greater distance are too different from a situation to decide."""
+STEPS_GROWTH = 2 / 3
+"""The sum of the steps of s rounds has about s to this power times the bytes of one round.
 
-_NUM_CLASSES = Environment.classes_per_client  # of all recorded tasks
+This is an estimate: docs/results/bytes.md has the measured sizes.
+"""
+
 _OVERHEAD_BYTES = 32  # of a message, at most; independent of the model (see docs/format.md)
-
-
-@dataclass(frozen=True)
-class RecordGroup:
-    """Comparable records: of one task, environment, number of iterations and learning rate."""
-
-    records: tuple[Record, ...]
-
-    @property
-    def environment(self) -> Environment:
-        """Environment of all records."""
-        return self.records[0].environment
-
-    @property
-    def best(self) -> float:
-        """Highest accuracy of any record."""
-        return max(record.best for record in self.records)
-
-    @property
-    def description(self) -> str:
-        """Task, environment and number of iterations in a few words."""
-        place = self.environment
-        first = self.records[0]
-        return (
-            f"{first.task}, {place.cohort_size} of {place.clients} clients,"
-            f" {_describe_data(place)}, batch size {place.batch_size},"
-            f" {format_iterations(first.iterations, first.own_iterations)} iterations"
-        )
-
-    @property
-    def cut_short(self) -> bool:
-        """Whether the runs have fewer iterations than the task."""
-        return self.records[0].iterations < self.records[0].own_iterations
-
-    def uncertainty(self, compared: Collection[str]) -> float:
-        """Return a penalty for short runs and for methods that are missing from the group.
-
-        Args:
-            compared: Names of the methods that a complete group has.
-
-        """
-        first = self.records[0]
-        missing = set(compared) - {record.method["name"] for record in self.records}
-        shortness = math.log(first.own_iterations / first.iterations) if self.cut_short else 0.0
-        return 0.5 * len(missing) + 0.7 * shortness
-
-    def distance(self, situation: Situation) -> float:
-        """Return how different a situation is: 0 if equal, 1 for a factor of e in the classes."""
-        place = self.environment
-        ratios = (
-            (1.0, situation.classes / situation.of_classes, _num_classes(place) / _NUM_CLASSES),
-            (0.7, situation.batch_size, place.batch_size),
-            (0.5, situation.participation, place.participation),
-            (0.2, situation.clients, place.clients),
-            (0.15, situation.parameters, self.records[0].parameters),
-        )
-        uneven = place.gamma != 1 or place.split != "classes" or place.public > 0
-        # Methods differ most in whether they cope with non-iid data.
-        other_kind = (_num_classes(place) < _NUM_CLASSES) != situation.non_iid
-        distance = sum(weight * abs(math.log(a / b)) for weight, a, b in ratios)
-        return 0.3 * uneven + 0.5 * other_kind + distance
-
-
-def _describe_data(place: Environment) -> str:
-    """Return what each client holds, in words."""
-    if place.split == "dirichlet":
-        return f"dirichlet data (concentration {place.concentration:g})"
-    if place.split != "classes":
-        return f"{place.split} data"
-    classes = "class" if place.classes_per_client == 1 else "classes"
-    return f"{place.classes_per_client} {classes} per client"
-
-
-def _num_classes(place: Environment) -> float:
-    """Return the number of classes per client, or an equivalent number for other splits.
-
-    For a Dirichlet mixture it is one over the probability that two examples of a client have the
-    same class.
-
-    >>> mixtures = [Environment(split="dirichlet", concentration=c) for c in (0.05, 1, 1000)]
-    >>> [round(_num_classes(mixture), 1) for mixture in mixtures]
-    [1.0, 1.8, 9.9]
-    """
-    if place.split == "dirichlet":
-        return _NUM_CLASSES * (place.concentration + 1) / (place.concentration + _NUM_CLASSES)
-    return place.classes_per_client if place.split == "classes" else _NUM_CLASSES
+_LONGEST = timedelta(days=365_000).total_seconds()
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated cost of a recorded method until the target.
+    """Estimated cost of a recorded method until the target; ``fedtern.runs.units`` has the units.
 
     ``reached`` is None if the recorded run did not reach the target; the costs are then those of
-    the whole run. ``up`` and ``down`` are bytes per participating client, summed over rounds.
+    the whole run.
     """
 
     record: Record
     target: float
     reached: Point | None
     rounds: float
-    up: float
-    down: float
+    up_bytes_mean: float
+    down_bytes_mean: float
+    up_bytes: float
+    down_bytes: float
     seconds: float
+    cost: float
+
+    @property
+    def label(self) -> str:
+        """The method in a few words."""
+        return method_label(self.record.method)
 
 
-def group_records(records: Iterable[Record]) -> list[RecordGroup]:
-    """Group records that can be compared with each other."""
-    groups: dict[tuple[Any, ...], list[Record]] = {}
-    for record in records:
-        key = (
-            record.task,
-            record.environment,
-            record.iterations,
-            record.learning_rate,
-            record.weight_decay,
-        )
-        groups.setdefault(key, []).append(record)
-    return [RecordGroup(tuple(group)) for group in groups.values()]
+@dataclass(frozen=True)
+class Objective:
+    """What to minimise: the words for the smallest amount, the amount, and its text."""
+
+    smallest: str
+    amount: Callable[[Estimate], float]
+    format: Callable[[Estimate], str]
 
 
-def nearest_group(
-    situation: Situation, records: Iterable[Record], compared: Collection[str]
-) -> RecordGroup | None:
-    """Return the group nearest to a situation among those with at least two methods.
+def format_duration(seconds: float) -> str:
+    """Format a duration; timedelta cannot hold arbitrarily long ones.
 
-    Args:
-        situation: The federation.
-        records: Recorded runs.
-        compared: Names of methods; groups without them are chosen last.
-
+    >>> format_duration(3661.2), format_duration(1e30)
+    ('1:01:01', 'over 1000 years')
     """
-    candidates = [
-        group
-        for group in group_records(records)
-        if len({record.method["name"] for record in group.records}) > 1
-    ]
-
-    def rank(group: RecordGroup) -> tuple[bool, float, int]:
-        distance = group.distance(situation)
-        # Of equally good groups, the one with the most records.
-        return (
-            distance > MAX_DISTANCE,
-            distance + group.uncertainty(compared),
-            -len(group.records),
-        )
-
-    return min(candidates, key=rank, default=None)
+    return "over 1000 years" if seconds > _LONGEST else str(timedelta(seconds=round(seconds)))
 
 
-def estimate_costs(situation: Situation, group: RecordGroup) -> list[Estimate]:
-    """Estimate the cost of every record of a group; fastest first, unsuccessful ones last."""
-    target = group.best - situation.within
-    estimates = [_estimate_cost(situation, record, target) for record in group.records]
-    return sorted(estimates, key=_rank)
+OBJECTIVES: dict[Minimise, Objective] = {
+    "bytes": Objective(
+        "fewest bytes",
+        lambda e: e.up_bytes_mean + e.down_bytes_mean,
+        lambda e: f"{format_bytes(e.up_bytes_mean + e.down_bytes_mean)} per client",
+    ),
+    "bytes-up": Objective(
+        "fewest uploaded bytes",
+        lambda e: e.up_bytes_mean,
+        lambda e: f"{format_bytes(e.up_bytes_mean)} per client",
+    ),
+    "time": Objective("shortest time", lambda e: e.seconds, lambda e: format_duration(e.seconds)),
+    "cost": Objective("lowest cost", lambda e: e.cost, lambda e: f"cost {format_number(e.cost)}"),
+}
+"""Objectives by their names in ``Situation.minimise``."""
 
 
-def _rank(estimate: Estimate) -> tuple[float, float]:
-    if not estimate.reached:
-        return math.inf, -estimate.record.best
-    return estimate.seconds, estimate.up + estimate.down
+def estimate_costs(situation: Situation, cell: Cell) -> list[Estimate]:
+    """Estimate the cost of every record of a cell, the best first, unsuccessful ones last."""
+    target = cell.best - situation.within
+    amount = OBJECTIVES[situation.minimise].amount
+
+    def rank(estimate: Estimate) -> tuple[float, float, float]:
+        if not estimate.reached:
+            return math.inf, math.inf, -estimate.record.best
+        return amount(estimate), estimate.up_bytes_mean + estimate.down_bytes_mean, 0.0
+
+    estimates = [_estimate_cost(situation, record, target) for record in cell.records]
+    return sorted(estimates, key=rank)
 
 
 def _estimate_cost(situation: Situation, record: Record, target: float) -> Estimate:
@@ -195,20 +113,41 @@ def _estimate_cost(situation: Situation, record: Record, target: float) -> Estim
         analytic_bits(method.up, recorded) / 8,
         analytic_bits(method.up, wanted) / 8,
     )
-
-    def download_bytes(layout: Layout, participation: float) -> float:
-        """Return the bytes of one download; it is never larger than the model."""
-        rounds_away = max(round(1 / participation), 1)
-        return min(analytic_bits(method.down, layout, rounds_away) / 8, 4 * layout.size)
-
-    before = download_bytes(recorded, record.environment.participation)
-    after = download_bytes(wanted, situation.participation)
+    before = _download_bytes(method.down, recorded, record.environment.participation)
+    after = _download_bytes(method.down, wanted, situation.participation)
     down = _rescale(point.down, rounds, before, after)
     if before < 4 * record.parameters:  # the recorded downloads are smaller than the model
         down = min(down, rounds * (4 * situation.parameters + _OVERHEAD_BYTES))
     transfer = 8 * (up / situation.up + down / situation.down)
-    seconds = rounds * situation.latency + transfer + point.iteration * situation.step
-    return Estimate(record, target, reached, rounds, up, down, seconds)
+    up_total = situation.cohort_size * up
+    down_total = situation.cohort_size * down
+    price_down = situation.price_down + situation.price_server
+    return Estimate(
+        record,
+        target,
+        reached,
+        rounds,
+        up,
+        down,
+        up_total,
+        down_total,
+        rounds * situation.latency + transfer + point.iteration * situation.step_seconds,
+        (up_total * situation.price_up + down_total * price_down) / 1e9,
+    )
+
+
+def _download_bytes(link: Link, layout: Layout, participation: float) -> float:
+    """Return the bytes of one download by the method's formula, at most those of the model.
+
+    A client that takes part in every s-th round downloads s updates, or their sum if they are
+    steps.
+    """
+    away = max(round(1 / participation), 1)
+    if isinstance(link.codec, StepsCodec):
+        bits = analytic_bits(link, layout) * math.pow(away, STEPS_GROWTH)
+    else:
+        bits = analytic_bits(link, layout, away)
+    return min(bits / 8, 4 * layout.size)
 
 
 def _rescale(total: float, rounds: float, before: float, after: float) -> float:

@@ -1,4 +1,4 @@
-"""Rules of thumb for choosing a method: they complete what recorded runs show."""
+"""Rules of thumb for choosing a method: they decide where no recorded runs are near."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Lesson:
 
     Args:
         number: Number of the lesson in its source.
-        advice: The rule as a sentence without a full stop.
+        advice: The rule as a sentence without a full stop. It recommends; it does not predict.
         applies: Whether the rule applies to a situation.
         method: Name of the method that the rule recommends, if it recommends one.
+        instead_of: Name of the method that it compares the recommended one with.
         against_momentum: Whether the rule advises against momentum.
-        counts_bytes: Whether the rule is about bytes instead of time.
 
     """
 
@@ -27,8 +27,8 @@ class Lesson:
     advice: str
     applies: Callable[[Situation], bool]
     method: str | None = None
+    instead_of: str | None = None
     against_momentum: bool = False
-    counts_bytes: bool = False
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,14 @@ class Fallback:
 
     Args:
         method: Name and parameters of the method.
-        momentum: Momentum of the clients. A recorded run may replace it, unless it is 0.
-        reasons: Reasons for the method, in addition to the lessons that apply.
-        momentum_reasons: Reasons for the momentum, in addition to the lessons that apply.
-        may_be_replaced_by: Whether a recorded method may replace the method, for example by
-            the same method with another parameter.
+        momentum: Momentum of the clients.
+        reasons: Reasons in addition to the lessons that apply.
 
     """
 
     method: Mapping[str, Any]
     momentum: float
     reasons: tuple[str, ...] = ()
-    momentum_reasons: tuple[str, ...] = ()
-    may_be_replaced_by: Callable[[Mapping[str, Any]], bool] = lambda _method: False
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,8 @@ class Guidance:
     @property
     def compared(self) -> frozenset[str]:
         """Names of the methods that the lessons compare."""
-        return frozenset(lesson.method for lesson in self.lessons if lesson.method)
+        names = (name for lesson in self.lessons for name in (lesson.method, lesson.instead_of))
+        return frozenset(name for name in names if name)
 
     def applying(self, situation: Situation) -> list[Lesson]:
         """Return the lessons that apply to a situation."""

@@ -65,6 +65,8 @@ def collect_records(
     """
     by_seed: dict[str, dict[int, RecordedRun]] = {}
     for run in runs:
+        if run.config.get("privacy") is not None:
+            continue  # noise costs accuracy, which says nothing about the method
         if run.is_complete and MetricSpec.of_run(run.config) == MetricSpec():
             # Curves are averaged point by point, so they need the same evaluation interval.
             # Another engine may choose other cohorts.

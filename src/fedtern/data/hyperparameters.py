@@ -80,6 +80,7 @@ TASK_DEFAULTS: dict[str, TaskDefaults] = {
     "logistic-digits": TaskDefaults("digits", 0.1, 1_000),
     "mlp-digits": TaskDefaults("digits", 0.1, 1_000),
     "logistic-mnist": TaskDefaults("mnist", 0.04, 5_000),
+    "mlp-fashion": TaskDefaults("fashion-mnist", 0.1, 5_000),
     "lstm-fashion": TaskDefaults("fashion-mnist", 0.1, 20_000, momentum=0.9),
     "cnn-kws": TaskDefaults("speech-commands", 0.1, 10_000),
     "vgg11s-cifar10": TaskDefaults("cifar10", 0.016, 20_000, momentum=0.9, weight_decay=5e-5),

@@ -24,6 +24,7 @@ RESERVED_NAMES = frozenset(
         "dense_bytes",
         "seconds",
         "metrics",
+        "privacy",
     )
 )
 """Fields of an evaluation that no metric may be named after: reports read metrics by name."""
@@ -94,6 +95,20 @@ class MetricSpec:
     def is_better(self, value: float, other: float) -> bool:
         """Return whether a value is better than another one; NaN is never better."""
         return value > other if self.best == "higher" else value < other
+
+    def quality(self, value: float | None) -> float:
+        """Return a number that is higher for better values; minus infinity unless it is finite.
+
+        >>> MetricSpec("perplexity", "lower").quality(12.5), MetricSpec().quality(None)
+        (-12.5, -inf)
+        """
+        if value is None or not math.isfinite(value):
+            return -math.inf
+        return value if self.best == "higher" else -value
+
+    def value_of_quality(self, quality: float) -> float:
+        """Return the value that has a quality; see ``quality``."""
+        return quality if self.best == "higher" else -quality
 
     def rank(self, value: float | None) -> float:
         """Return a number that is smaller for better values and infinite for None."""

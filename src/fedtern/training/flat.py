@@ -187,10 +187,7 @@ class FlatModel:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return copies of all tensors of the model for a file; bfloat16 becomes float32."""
-        return {
-            name: (value.to(torch.float32) if value.dtype == torch.bfloat16 else value).numpy()
-            for name, value in self.state_dict().items()
-        }
+        return state_arrays(self.state_dict())
 
     def load(self, weights: Vector) -> None:
         """Set the trainable parameters."""
@@ -614,3 +611,11 @@ def _carried_tensors(buffers: Mapping[str, Tensor], rule: Rule) -> tuple[Carried
         Carried(name, tuple(buffer.shape), name_of(buffer.dtype), rule)
         for name, buffer in buffers.items()
     )
+
+
+def state_arrays(state: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    """Return the tensors of a state dict as arrays for a file; bfloat16 becomes float32."""
+    return {
+        name: (value.to(torch.float32) if value.dtype == torch.bfloat16 else value).numpy()
+        for name, value in state.items()
+    }

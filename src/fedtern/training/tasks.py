@@ -207,6 +207,7 @@ TASKS: dict[str, Task] = {
         _built_in("logistic-digits", partial(logistic, 64)),
         _built_in("mlp-digits", partial(mlp, 64, 32)),
         _built_in("logistic-mnist", partial(logistic, 784)),
+        _built_in("mlp-fashion", partial(mlp, 784, 200, num_layers=2)),
         _built_in("lstm-fashion", RowLSTM, transform=pad(32)),
         _built_in("cnn-kws", kws_cnn),
         _built_in("vgg11s-cifar10", vgg11s, augment=CropFlip()),

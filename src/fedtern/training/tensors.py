@@ -40,7 +40,7 @@ def compress_tensor(tensor: Tensor, p: float = 1 / 400) -> bytes:
     layout = Layout(("array",), (check_axes(tuple(tensor.shape)),))
     compressor = SparseTernary(p)
     flat = tensor.detach().reshape(-1)
-    kept = _largest(flat, count_kept(layout.size, compressor.p))
+    kept = _largest(flat, count_kept(layout.size, compressor.p, compressor.least))
     indices = kept.cpu().numpy()
     values = flat[kept].cpu().numpy()
     check_selected(values, indices, layout)
