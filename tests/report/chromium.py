@@ -101,15 +101,16 @@ class Chromium:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def open(self, path: Path, width: int, dark: bool = False) -> None:
-        """Load a report at a window width and wait until every plot is drawn."""
+    def open(self, path: Path | str, width: int, dark: bool = False) -> None:
+        """Load a report or an address at a window width and wait until every plot is drawn."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             **{"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600},
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        url = path if isinstance(path, str) else path.resolve().as_uri()
+        self.call("Page.navigate", url=url)
         self.wait("document.documentElement?.hasAttribute('data-drawn')")
 
     def wait(self, condition: str, seconds: float = 30) -> None:

@@ -12,7 +12,7 @@ from report.test_page import Elements
 pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="NO CHROMIUM ON PATH: the report was not tested in a browser"
 )
-PLOTS = 7
+PLOTS = 9
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +93,48 @@ def test_selecting_another_split_redraws_the_heat_map(browser, page):
 
 
 def test_plots_follow_the_colour_scheme_of_the_system(browser, page):
-    background = "document.getElementById('time')._fullLayout.paper_bgcolor"
+    ink = "document.querySelector('#time .barlayer text').getAttribute('fill')"
     browser.open(page, 1280)
-    light = browser.run(background)
+    light = browser.run(ink)
     scheme = {"name": "prefers-color-scheme", "value": "dark"}
     browser.call("Emulation.setEmulatedMedia", features=[scheme])
-    browser.wait(f"{background} !== '{light}'")
+    browser.wait(f"{ink} !== '{light}'")
+
+
+def move_mouse(browser, selector, x=0.5, y=0.5, kind="mouseMoved", button="none"):
+    at = browser.run(
+        f"(() => {{ const e = document.querySelector('{selector}');"
+        " e.scrollIntoView({block: 'center'}); const r = e.getBoundingClientRect();"
+        f" return [r.x + r.width * {x}, r.y + r.height * {y}]; }})()"
+    )
+    browser.call(
+        "Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], button=button, clickCount=1
+    )
+
+
+def test_pointing_at_a_plot_shows_the_values_of_its_lines(browser, page):
+    browser.open(page, 1280)
+    move_mouse(browser, "#accuracy-iterations svg")
+    browser.wait("!document.querySelector('#accuracy-iterations .tip').hidden")
+    text = browser.run("document.querySelector('#accuracy-iterations .tip').textContent")
+    assert "STC p=1/400: " in text
+    assert "%" in text
+    assert "NaN" not in text
+
+
+def test_dragging_zooms_and_a_double_click_resets_the_zoom(browser, page):
+    browser.open(page, 1280)
+    ticks = "document.querySelector('#accuracy-iterations .axes').textContent"
+    before = browser.run(ticks)
+    for kind, x, button in (
+        ("mousePressed", 0.3, "left"),
+        ("mouseMoved", 0.5, "left"),
+        ("mouseReleased", 0.6, "left"),
+    ):
+        move_mouse(browser, "#accuracy-iterations svg", x, 0.4, kind, button)
+    browser.wait(f"{ticks} !== {before!r}")
+    browser.run(
+        "document.querySelector('#accuracy-iterations svg > rect')"
+        ".dispatchEvent(new MouseEvent('dblclick', {bubbles: true}))"
+    )
+    browser.wait(f"{ticks} === {before!r}")

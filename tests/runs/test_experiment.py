@@ -6,12 +6,35 @@ import pytest
 
 from fedtern import stc
 from fedtern.data.environment import Environment
+from fedtern.privacy import PrivacySettings
 from fedtern.runs import Experiment, parse_method
 from runs.quick import QUICK
 
 
 def test_an_experiment_survives_json():
     assert Experiment.from_json(json.loads(json.dumps(QUICK.to_json()))) == QUICK
+
+
+def test_privacy_settings_survive_json_and_toml(tmp_path):
+    settings = PrivacySettings(clip=0.5, noise_multiplier=8, budget=3, model="local")
+    private = Experiment.of("logistic-digits", "stc", privacy=settings)
+    assert Experiment.from_json(json.loads(json.dumps(private.to_json()))) == private
+    path = tmp_path / "e.toml"
+    path.write_text(
+        'task = "logistic-digits"\nmethod = "stc"\n'
+        '[privacy]\nclip = 0.5\nnoise_multiplier = 8\nbudget = 3\nmodel = "local"\n'
+    )
+    assert Experiment.from_toml(path) == private
+    path.write_text('task = "logistic-digits"\nmethod = "stc"\n[privacy]\nclips = 0.5\n')
+    with pytest.raises(ValueError, match="Did you mean 'clip'"):
+        Experiment.from_toml(path)
+
+
+def test_an_experiment_without_privacy_has_the_digest_of_earlier_versions():
+    plain = Experiment.of("logistic-digits", "stc")
+    assert "privacy" not in plain.to_json()
+    private = Experiment.of("logistic-digits", "stc", privacy={"clip": 1, "noise_multiplier": 1})
+    assert plain.digest != private.digest
 
 
 def test_different_experiments_have_different_digests():
@@ -49,6 +72,17 @@ def test_an_experiment_stores_the_defaults_that_it_uses():
     }  # fmt: skip
     assert experiment.make_method() == stc()
     assert (experiment.iterations, experiment.evaluate_every) == (1000, 20)
+
+
+def test_automatic_broadcasts_get_the_participation_of_the_environment():
+    few = Environment(participation=0.05)
+    for method in ("stc_plus", {"name": "stc", "p_down": "auto"}):
+        assert Experiment.of("logistic-digits", method, few).method["participation"] == 0.05
+        given = {"name": method} if isinstance(method, str) else method
+        own = Experiment.of("logistic-digits", {**given, "participation": 0.5}, few)
+        assert own.method["participation"] == 0.5
+    assert "participation" not in Experiment.of("logistic-digits", "stc", few).method
+    assert Experiment.of("logistic-digits", "stc_plus", few).label == "stc_plus"
 
 
 def test_an_experiment_can_be_read_from_a_toml_file(tmp_path):

@@ -34,7 +34,13 @@ def test_an_evaluation_survives_the_file(metrics):
     metrics.append(ONE.to_json())
     assert metrics.evaluations() == [ONE]
     names = {field.name for field in fields(Evaluation)}
-    assert set(json.loads(metrics.path.read_text())) == names - {"metrics"}
+    assert set(json.loads(metrics.path.read_text())) == names - {"metrics", "privacy"}
+
+
+def test_a_privacy_loss_survives_the_file(metrics):
+    private = replace(ONE, privacy={"epsilon": 1.5, "delta": 1e-5, "participations": 60.0})
+    metrics.append(private.to_json())
+    assert metrics.evaluations() == [private]
 
 
 def test_other_metrics_than_accuracy_survive_the_file(metrics):

@@ -132,6 +132,7 @@ def test_every_setting_of_an_experiment_except_the_seed_tells_groups_apart():
         "learning_rate",
         "momentum",
         "weight_decay",
+        "privacy",
     )
 
 

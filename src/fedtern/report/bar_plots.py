@@ -29,7 +29,7 @@ def time_by_phase(groups: Sequence[Group]) -> Figure:
         "height": 130 + len(shown) * max(46, 10 + 16 * lines),
     }
     bars = _bars(names, [_mean_phases(group) for group in shown])
-    note = "All clients and the server run on one machine. Mean over seeds."
+    note = "Of all clients and the server. Mean over seeds. start: the first round of a process."
     return Figure("time", "Time by phase", note, bars, layout, wide=True)
 
 

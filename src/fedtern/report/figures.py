@@ -1,4 +1,4 @@
-"""The line plots, as plotly.js specifications.
+"""The line plots, as specifications for ``charts.js``: a subset of those of plotly.js.
 
 Specifications hold no colours for text and background: the page adds those, because it knows
 whether the reader uses a light or a dark theme.
@@ -14,7 +14,7 @@ from typing import Any
 
 from fedtern.data.metric_spec import MetricSpec
 from fedtern.report.formatting import format_value
-from fedtern.report.groups import Curve, Group, curve
+from fedtern.report.groups import SERVER_BYTES, Curve, Group, curve
 from fedtern.report.styles import style
 from fedtern.runs.recorded_run import RecordedRun
 
@@ -71,10 +71,26 @@ def metric_by_bytes(groups: Sequence[Group], metric: MetricSpec, direction: str)
     return Figure(
         f"{_slug(metric)}-{direction}",
         f"{capitalised(metric.name)} against bytes {_TRANSFERRED[direction]}",
-        "Mean over the clients of each round, summed over rounds. Logarithmic scale: each step to"
-        " the right is ten times the traffic.",
+        "Per participating client, summed over rounds. Logarithmic scale.",
         lines,
         {"xaxis": _bytes_axis(f"bytes {_TRANSFERRED[direction]}"), "yaxis": _metric_axis(metric)},
+    )
+
+
+def metric_by_server_bytes(groups: Sequence[Group], metric: MetricSpec) -> Figure:
+    """Plot a metric of each configuration against the traffic of all clients."""
+    return Figure(
+        f"{_slug(metric)}-server",
+        f"{capitalised(metric.name)} against bytes at the server",
+        "Bytes of all clients, received and sent. Logarithmic scale.",
+        _lines(
+            groups,
+            SERVER_BYTES,
+            metric.name,
+            f"{_hover(metric)} after %{{x:.3s}}B<br>%{{customdata:,}} iterations",
+        ),
+        {"xaxis": _bytes_axis("bytes at the server"), "yaxis": _metric_axis(metric)},
+        wide=True,
     )
 
 
@@ -91,7 +107,7 @@ def traffic(groups: Sequence[Group], direction: str) -> Figure:
     return Figure(
         f"traffic-{direction}",
         _TRAFFIC_TITLES[direction],
-        "Mean over the clients of each round, summed over rounds; sizes of encoded messages.",
+        "Per participating client, summed over rounds; sizes of encoded messages.",
         [*_uncompressed(groups), *_lines(groups, "iteration", key, hover)],
         {"xaxis": _ITERATIONS, "yaxis": _bytes_axis(f"bytes {_TRANSFERRED[direction]}")},
     )
@@ -133,7 +149,7 @@ def _seeds_note(groups: Sequence[Group]) -> str:
 
 
 def _lines(groups: Sequence[Group], x: str, y: str, hover: str) -> list[Spec]:
-    # plotly draws in order: bands come first, so that lines are on top of them.
+    # Drawn in order: bands come first, so that lines are on top of them.
     bands = []
     lines = []
     for rank, group in enumerate(groups):
@@ -152,7 +168,7 @@ def _mean_line(mean: Curve, group: Group, rank: int, hover: str) -> Spec:
         "mode": "lines+markers",
         "x": _rounded(mean.x),
         "y": _rounded(mean.mean),
-        "customdata": _rounded(mean.iterations),
+        **({} if mean.x == mean.iterations else {"customdata": _rounded(mean.iterations)}),
         "line": {"color": line_style.colour, "dash": line_style.dash, "width": 2.25},
         # A few markers make lines distinguishable without colours.
         "marker": {
@@ -199,7 +215,7 @@ def _longer_runs(group: Group, mean: Curve, x: str, y: str) -> list[RecordedRun]
 
 
 def _trace(group: Group) -> Spec:
-    # plotly.js interprets some HTML in names.
+    # As in plotly.js, names are HTML.
     return {"type": "scatter", "name": escape(group.label, False), "legendgroup": group.label}
 
 
@@ -228,5 +244,6 @@ def _uncompressed(groups: Sequence[Group]) -> list[Spec]:
 
 
 def _rounded(values: Sequence[float]) -> list[float]:
-    """Round to six significant digits, more than a screen can show, to keep the page small."""
-    return [float(f"{value:.6g}") for value in values]
+    """Round to five significant digits, more than a screen can show, to keep the page small."""
+    rounded = (float(f"{value:.5g}") for value in values)
+    return [int(value) if value.is_integer() else value for value in rounded]

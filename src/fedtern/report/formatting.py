@@ -17,6 +17,8 @@ def method_label(method: Mapping[str, Any]) -> str:
 
     >>> method_label({"name": "stc", "p_up": 0.0025, "p_down": 0.0025, "local_steps": 1})
     'STC p=1/400'
+    >>> method_label({"name": "stc_plus", "p_up": 0.01, "p_down": "auto", "participation": 0.1})
+    'STC+ p=1/100'
     >>> method_label({"name": "fedavg", "local_steps": 400, "weighted": True})
     'FedAvg n=400, weighted'
     >>> method_label({"name": "dgc", "p": 0.01})
@@ -66,6 +68,14 @@ def _stc(method: Mapping[str, Any]) -> tuple[str, set[str]]:
     return f"STC p={rates}", {"p_up", "p_down"}
 
 
+def _stc_plus(method: Mapping[str, Any]) -> tuple[str, set[str]]:
+    defaults = METHODS["stc_plus"].defaults
+    usual = {key for key, value in method.items() if value == defaults.get(key)}
+    up = method.get("p_up")
+    title = "STC+" if up == "auto" else f"STC+ p={format_fraction(up)}"
+    return title, usual | {"p_up", "participation"}
+
+
 def _topk(method: Mapping[str, Any]) -> tuple[str, set[str]]:
     up = method.get("p_up")
     down = method.get("p_down")
@@ -97,6 +107,7 @@ def _sgd(_method: Mapping[str, Any]) -> tuple[str, set[str]]:
 
 _TITLES: dict[str, Callable[[Mapping[str, Any]], tuple[str, set[str]]]] = {
     "stc": _stc,
+    "stc_plus": _stc_plus,
     "topk": _topk,
     "fedavg": _fedavg,
     "signsgd": _signsgd,

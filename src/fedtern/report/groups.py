@@ -16,6 +16,9 @@ from fedtern.runs.recorded_run import EXPERIMENT_KEYS, RecordedRun
 # the only difference between two Flower apps.
 _SETTINGS = (*EXPERIMENT_KEYS, "engine", "parameters", "metric", "training")
 
+SERVER_BYTES = "server_bytes"
+"""Name of a measurement: the bytes that the server received and sent."""
+
 
 @dataclass(frozen=True, eq=False)
 class Group:
@@ -97,6 +100,9 @@ def _points(run: RecordedRun, x: str, y: str) -> dict[float, tuple[float, float]
 
 
 def _coordinate(evaluation: Mapping[str, Any], key: str) -> float | None:
+    if key == SERVER_BYTES:
+        parts = [_coordinate(evaluation, name) for name in ("up_bytes", "down_bytes")]
+        return None if None in parts else sum(part for part in parts if part is not None)
     value = MetricSpec(key).value(evaluation)
     # Bytes have logarithmic axes, and before the first round they are zero.
     return None if value == 0 and "bytes" in key else value

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedtern.data.metric_spec import MetricSpec
 from fedtern.report.groups import Group
+from fedtern.runs.metrics import START
 from fedtern.runs.recorded_run import RecordedRun, finite_number
 
 
@@ -17,9 +18,9 @@ from fedtern.runs.recorded_run import RecordedRun, finite_number
 class Result:
     """The measurements of one run at its latest evaluation; None where nothing was measured.
 
-    Bytes are means over the clients of each round, summed over rounds. Exceptions: ``total_*`` and
-    ``wire_*`` are sums over all clients. ``wire_*`` includes the network's overhead, if the engine
-    measured it.
+    ``up_bytes`` and ``down_bytes`` are per client, ``total_*`` are at the server, as
+    ``fedtern.runs.units`` defines them. ``wire_*`` are at the server and include the network's
+    overhead, if the engine measured it. ``seconds`` do not include the start of the process.
     """
 
     run: str
@@ -46,6 +47,9 @@ class Result:
     metric: str  # the primary metric, which is accuracy for classification
     final_metric: float | None
     best_metric: float | None
+    epsilon: float | None  # privacy loss, with differential privacy
+    delta: float | None
+    participations: float | None  # of the client that took part most often
 
 
 def result(run: RecordedRun, label: str) -> Result:
@@ -53,6 +57,8 @@ def result(run: RecordedRun, label: str) -> Result:
     last = run.last
     accuracy = MetricSpec()
     metric = MetricSpec.of_run(run.config)
+    privacy = last.get("privacy")
+    spent = privacy if isinstance(privacy, Mapping) else {}
     up = finite_number(last, "up_bytes_mean")
     down = finite_number(last, "down_bytes_mean")
     dense = finite_number(last, "dense_bytes")
@@ -77,10 +83,13 @@ def result(run: RecordedRun, label: str) -> Result:
         total_down_bytes=finite_number(last, "down_bytes"),
         wire_up_bytes=finite_number(last, "wire_up_bytes"),
         wire_down_bytes=finite_number(last, "wire_down_bytes"),
-        seconds=sum(phases(last).values()) if last else None,
+        seconds=sum(t for phase, t in phases(last).items() if phase != START) if last else None,
         metric=metric.name,
         final_metric=metric.value(last),
         best_metric=_best(run, metric),
+        epsilon=finite_number(spent, "epsilon"),
+        delta=finite_number(spent, "delta"),
+        participations=finite_number(spent, "participations"),
     )
 
 

@@ -17,6 +17,7 @@ PHASES = {
     "decode": "#FFAABB",
     "aggregate": "#44BB99",
     "evaluate": "#AAAA00",
+    "start": "#DDDDDD",
     "other": "#BBBBBB",
 }
 UNKNOWN_PHASES = ("#99DDFF", "#BBCC33", "#888888")

@@ -13,6 +13,7 @@ from fedtern.report.formatting import (
     join_words,
 )
 from fedtern.report.groups import Group
+from fedtern.report.headline import spread
 from fedtern.report.results import result
 
 _MOST_SENTENCES = 5
@@ -51,7 +52,7 @@ def _setting(groups: Sequence[Group]) -> str:
     iterations = _iterations(groups)
     sentence = f"{configurations} of {title(groups)}{model}{environment}{iterations}."
     if any(group.evaluated for group in groups):
-        sentence += " Traffic is the mean over the clients of each round, summed over rounds."
+        sentence += " Traffic is per participating client, summed over rounds."
     return sentence
 
 
@@ -101,9 +102,12 @@ def _outcome(group: Group) -> str:
     quality = _mean(group, "final_metric")
     if not group.evaluated or quality is None:
         return f"{name} has no evaluation yet."
-    seeds = len(group.evaluated)
-    mean_of = f" (mean of {seeds} seeds)" if seeds > 1 else ""
     metric = group.metric
+    over_seeds = spread(group, "final_metric")
+    mean_of = ""
+    if over_seeds is not None and over_seeds.deviation is not None:
+        deviation = over_seeds.deviation * (100 if metric.is_share else 1)
+        mean_of = f" (mean of {over_seeds.seeds} seeds, ± {format_number(deviation, 2)})"
     unit = "" if metric.is_share else f"{'a ' if metric.name == 'loss' else ''}{metric.name} "
     sentence = f"{name} reached {unit}{format_metric(metric.name, quality)}{mean_of}"
     up = _mean(group, "up_bytes")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedtern.report.formatting import format_metric, format_number, format_value
+from fedtern.report.formatting import format_bytes, format_metric, format_number, format_value
 from fedtern.report.groups import Group
 from fedtern.report.results import Result, flatten, results
+from fedtern.report.results import result as result_of
 from fedtern.report.styles import style
 from fedtern.runs.recorded_run import RecordedRun
 
@@ -27,6 +29,14 @@ class ResultRow:
 @dataclass(frozen=True)
 class WireRow:
     """One run in the table of network traffic."""
+
+    method: str
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PrivacyRow:
+    """One run in the table of privacy."""
 
     method: str
     cells: tuple[str, ...]
@@ -64,12 +74,14 @@ def _result_cells(result: Result) -> tuple[str, ...]:
         format_metric(result.metric, result.final_metric),
         format_metric(result.metric, result.best_metric),
         _progress(result.iterations, result.planned_iterations),
-        _megabytes(result.up_bytes),
-        _megabytes(result.up_bytes_paper),
+        format_bytes(result.up_bytes),
+        format_bytes(result.up_bytes_paper),
         _factor(result.up_ratio),
-        _megabytes(result.down_bytes),
-        _megabytes(result.down_bytes_paper),
+        format_bytes(result.down_bytes),
+        format_bytes(result.down_bytes_paper),
         _factor(result.down_ratio),
+        format_bytes(result.total_up_bytes),
+        format_bytes(result.total_down_bytes),
         format_number(result.seconds),
     )
 
@@ -80,15 +92,57 @@ def wire_rows(groups: Sequence[Group]) -> list[WireRow]:
         WireRow(
             method=result.method,
             cells=(
-                _megabytes(result.total_up_bytes),
-                _megabytes(result.wire_up_bytes),
-                _megabytes(result.total_down_bytes),
-                _megabytes(result.wire_down_bytes),
+                format_bytes(result.total_up_bytes),
+                format_bytes(result.wire_up_bytes),
+                format_bytes(result.total_down_bytes),
+                format_bytes(result.wire_down_bytes),
             ),
         )
         for result in results(groups)
         if result.wire_up_bytes is not None
     ]
+
+
+def privacy_rows(groups: Sequence[Group]) -> list[PrivacyRow]:
+    """Return one row for each run with differential privacy."""
+    return [
+        PrivacyRow(
+            method=result.method,
+            cells=(
+                format_value(_privacy_setting(run, "model")),
+                format_value(_privacy_setting(run, "clip")),
+                format_value(_privacy_setting(run, "noise_multiplier")),
+                f"{result.participations or 0:.0f}",
+                format_number(result.epsilon),
+                format_value(_privacy_setting(run, "budget") or "–"),
+                format_value(result.delta),
+            ),
+        )
+        for group in groups
+        for run in group.runs
+        if (result := result_of(run, group.label)).epsilon is not None
+    ]
+
+
+def _privacy_setting(run: RecordedRun, name: str) -> Any:
+    settings = run.config.get("privacy")
+    return settings.get(name) if isinstance(settings, dict) else None
+
+
+def environment_rows(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    """Return the software and hardware of the runs; a value that differs names its runs."""
+    machines = [
+        (run, machine)
+        for group in groups
+        for run in group.runs
+        if isinstance(machine := run.config.get("machine"), Mapping)
+    ]
+    rows = []
+    for name in dict.fromkeys(name for _, machine in machines for name in machine):
+        values = Counter(format_value(machine.get(name)) for _, machine in machines)
+        parts = (f"{value} ({count} runs)" for value, count in values.items())
+        rows.append((name, next(iter(values)) if len(values) == 1 else ", ".join(parts)))
+    return rows
 
 
 def run_details(groups: Sequence[Group]) -> list[RunDetails]:
@@ -123,10 +177,6 @@ def _progress(iterations: float, planned: float | None) -> str:
     if planned and iterations < planned:
         return f"{iterations:,.0f} of {planned:,.0f}"
     return f"{iterations:,.0f}"
-
-
-def _megabytes(nbytes: float | None) -> str:
-    return format_number(None if nbytes is None else nbytes / 1e6)
 
 
 def _factor(ratio: float | None) -> str:

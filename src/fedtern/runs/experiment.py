@@ -15,6 +15,7 @@ from fedtern.core.names import look_up
 from fedtern.core.numbers import format_reciprocal
 from fedtern.data.environment import Environment
 from fedtern.data.hyperparameters import TASK_DEFAULTS, Sgd, task_defaults
+from fedtern.privacy import PrivacySettings
 from fedtern.runs.method_text import INTEGER_LIMIT, complete_method, parse_method
 
 
@@ -39,6 +40,7 @@ class Experiment:
     weight_decay: float
     evaluate_every: int
     seed: int = 0
+    privacy: PrivacySettings | None = None
 
     @classmethod
     def of(
@@ -53,6 +55,7 @@ class Experiment:
         weight_decay: float | None = None,
         evaluate_every: int | None = None,
         seed: int = 0,
+        privacy: PrivacySettings | Mapping[str, Any] | None = None,
     ) -> Experiment:
         """Create an experiment with defaults for everything that is not given.
 
@@ -66,6 +69,7 @@ class Experiment:
             weight_decay: Weight decay of SGD; by default the task's.
             evaluate_every: Iterations between evaluations; by default a fiftieth of all.
             seed: Random seed.
+            privacy: Differential privacy of the clients.
 
         Raises:
             ValueError: The task or the method is unknown, or a value is out of range.
@@ -79,16 +83,19 @@ class Experiment:
             float(defaults.momentum if momentum is None else momentum),
             float(defaults.weight_decay if weight_decay is None else weight_decay),
         )
+        place = environment or Environment()
+        described = parse_method(method) if isinstance(method, str) else method
         return cls(
             task,
-            complete_method(parse_method(method) if isinstance(method, str) else method),
-            environment or Environment(),
+            complete_method(described, place.participation),
+            place,
             total,
             sgd.learning_rate,
             sgd.momentum,
             sgd.weight_decay,
             _integer("evaluate_every", every, 1),
             _integer("seed", seed, 0),
+            PrivacySettings(**privacy) if isinstance(privacy, Mapping) else privacy,
         )
 
     def make_method(self) -> Method:
@@ -129,13 +136,19 @@ class Experiment:
 
     def to_json(self) -> dict[str, Any]:
         """Return the experiment as a JSON object."""
-        return asdict(self)
+        values = asdict(self)
+        if self.privacy is None:  # as in files of earlier versions
+            del values["privacy"]
+        return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Experiment:
         """Read a JSON object that ``to_json`` returned; other keys are ignored."""
         known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
-        return cls(**{**known, "environment": Environment(**known["environment"])})
+        known["environment"] = Environment(**known["environment"])
+        if known.get("privacy") is not None:
+            known["privacy"] = PrivacySettings(**known["privacy"])
+        return cls(**known)
 
     @classmethod
     def from_toml(cls, path: Path) -> Experiment:
@@ -153,6 +166,8 @@ class Experiment:
             if not {"task", "method"} <= set(values):
                 raise ValueError("an experiment needs a task and a method")
             environment = values.pop("environment", {})
+            for name in values.get("privacy", {}):
+                look_up(name, {f.name: f for f in fields(PrivacySettings)}, "setting of privacy")
             for name in environment:
                 look_up(name, {f.name: f for f in fields(Environment)}, "setting of an environment")
             return cls.of(environment=Environment(**environment).check_options_apply(), **values)
@@ -171,16 +186,22 @@ class Experiment:
 
         >>> Experiment.of("logistic-digits", {"name": "fedavg", "local_steps": 25}).label
         'fedavg local_steps=25'
+        >>> Experiment.of("logistic-digits", {"name": "stc", "codec": "adaptive"}).label
+        'stc p_up=1/400 codec=adaptive'
         """
         default = complete_method({"name": self.method["name"]})
         shown = ("p_up", "local_steps", "delta")
         parts = [
             f"{key}={_readable(value)}"
             for key, value in self.method.items()
-            if key != "name"
-            and (value != default[key] or key in shown)
+            if key not in ("name", "participation")  # the latter is that of the environment
+            and (value != default.get(key) or key in shown)
             and not (key == "local_steps" and value == default[key] == 1)
+            and not value == default.get(key) == "auto"
         ]
+        if self.privacy is not None:
+            model = "" if self.privacy.model == "central" else f"{self.privacy.model}-"
+            parts.append(f"{model}dp noise={self.privacy.noise_multiplier:g}")
         return " ".join([self.method["name"], *parts])
 
     @property

@@ -7,14 +7,23 @@ from typing import Any
 
 from fedtern.core.methods import METHODS
 from fedtern.core.names import look_up
-from fedtern.core.numbers import parse_number
+from fedtern.core.numbers import format_parameter, parse_number
 
 INTEGER_LIMIT = 1 << 63
 """Integers must be smaller than this: NumPy has no larger ones."""
 
 
-def complete_method(method: Mapping[str, Any]) -> dict[str, Any]:
+def complete_method(
+    method: Mapping[str, Any], participation: float | None = None
+) -> dict[str, Any]:
     """Return a method's name and all of its parameters, with defaults for those not given.
+
+    Args:
+        method: name and parameters.
+        participation: the share of the clients in a round, for methods with ``p_down="auto"``.
+
+    >>> complete_method({"name": "stc_plus"}, 0.1)["participation"]
+    0.1
 
     Raises:
         ValueError: The name or a parameter is unknown, or a value is invalid.
@@ -35,6 +44,8 @@ def complete_method(method: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, int) and abs(value) >= INTEGER_LIMIT:
             raise ValueError(f"{method['name']}'s {name} must be below 2**63, got {value}")
     values = make.convert(given)
+    if values.get("p_down") == "auto" and values.get("participation") is None:
+        values = make.convert({**values, "participation": participation})
     make(**values)  # raises if a value is out of range
     return {"name": method["name"], **values}
 
@@ -80,3 +91,34 @@ def _parse_value(text: str) -> Any:
         return parse_number(text)
     except ValueError:
         return text
+
+
+def format_method(method: Mapping[str, Any]) -> str:
+    """Return a method as text that ``parse_method`` reads.
+
+    Parameters with their default values are left out, except for the shares of values and the step
+    size, which readers look for.
+
+    >>> format_method({"name": "stc", "p_up": 0.01, "p_down": 0.0025, "scope": "model"})
+    'stc:p_up=1/100,p_down=1/400'
+    >>> format_method({"name": "stc_plus", "p_down": "auto", "participation": 0.1})
+    'stc_plus'
+    """
+    name = str(method["name"])
+    defaults = METHODS[name].defaults
+    ordered = {key: method[key] for key in defaults if key in method} | dict(method)
+    written = {
+        key: value
+        for key, value in ordered.items()
+        if key != "name" and _is_written(key, value, defaults)
+    }
+    inside = ",".join(f"{key}={format_parameter(value)}" for key, value in written.items())
+    return f"{name}:{inside}" if inside else name
+
+
+def _is_written(key: str, value: Any, defaults: Mapping[str, Any]) -> bool:
+    """Return whether a parameter is written out although it may have its default value."""
+    if key == "participation":
+        return False  # an experiment takes that of its environment
+    always = key in ("p_up", "p_down", "delta") and value not in (None, "auto")
+    return always or value != defaults.get(key, ...)

@@ -25,6 +25,9 @@ from typing import Any, NoReturn, TypeVar
 from fedtern.core.errors import RunError, StoreError
 from fedtern.store.files import write_atomic
 
+START = "start"
+"""Phase of what only the first round of a process does, such as starting workers."""
+
 T = TypeVar("T")
 Row = Mapping[str, Any]
 
@@ -32,6 +35,8 @@ Row = Mapping[str, Any]
 @dataclass(frozen=True)
 class Evaluation:
     """Quality of the model after a round, with traffic and time since the start of the run.
+
+    ``fedtern.runs.units`` explains the two kinds of bytes: per client and at the server.
 
     Attributes:
         iteration: Local iterations of a client that takes part in every round.
@@ -48,6 +53,8 @@ class Evaluation:
         dense_bytes: Bytes that uncompressed training sends in one direction.
         seconds: Seconds by phase, such as "train" and "evaluate".
         metrics: All metrics of the task by name, accuracy included, the primary one first.
+        privacy: Privacy loss so far: ``epsilon``, ``delta``, ``participations`` of the client that
+            took part most often, and ``budget`` if there is one; empty without privacy.
 
     """
 
@@ -64,6 +71,7 @@ class Evaluation:
     dense_bytes: int
     seconds: dict[str, float]
     metrics: dict[str, float] = field(default_factory=dict)
+    privacy: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.metrics and not math.isnan(self.accuracy):  # as in files of earlier versions
@@ -82,6 +90,8 @@ class Evaluation:
         row = _finite(asdict(self))
         if list(self.metrics) == ["accuracy"]:
             del row["metrics"]
+        if not self.privacy:
+            del row["privacy"]
         return row
 
     @classmethod
@@ -93,7 +103,9 @@ class Evaluation:
 
         """
         names = {each.name for each in fields(cls)}
-        if missing := names - row.keys() - {"metrics"}:  # earlier versions had only accuracy
+        if (
+            missing := names - row.keys() - {"metrics", "privacy"}
+        ):  # earlier versions had only accuracy
             raise ValueError(f"missing: {', '.join(sorted(missing))}")
         if unknown := row.keys() - names:
             raise ValueError(f"unknown: {', '.join(sorted(unknown))}")

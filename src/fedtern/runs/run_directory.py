@@ -3,6 +3,7 @@
 - ``config.json``: the experiment and the command; once finished, also that it is.
 - ``split.json``: the number of examples of each class that each client holds.
 - ``metrics.jsonl``: one line per evaluation.
+- ``status.json``: the state between evaluations, for the live page.
 - ``checkpoint.safetensors``: the state to resume from; removed when the run finishes.
 - ``model.safetensors``: the trained model; written when the run finishes.
 - ``lock``: locked by the process that writes to the directory.
@@ -25,6 +26,7 @@ from fedtern.data import Dataset, Split
 from fedtern.data.metric_spec import MetricSpec
 from fedtern.runs.config_file import ConfigFile
 from fedtern.runs.experiment import Experiment
+from fedtern.runs.machine import describe_machine
 from fedtern.runs.metrics import Evaluation, MetricsFile, raise_error
 from fedtern.store.files import Lock, write_atomic
 
@@ -170,7 +172,10 @@ class RunDirectory:
         parameters: int,
         metric: MetricSpec | None = None,
     ) -> None:
-        """Write ``split.json``, the model's number of parameters and the metric; hold the lock.
+        """Write ``split.json``, and the rest of ``config.json``; hold the lock.
+
+        That is the model's number of parameters, the metric, and the software and hardware. If a
+        run is resumed with other software or on another machine, both are recorded.
 
         Args:
             split: The training examples of each client.
@@ -188,6 +193,11 @@ class RunDirectory:
         setup: dict[str, Any] = {"parameters": parameters}
         if metric is not None and metric != MetricSpec():
             setup["metric"] = metric.to_json()
+        machine = describe_machine()
+        if self.config.read().get("machine", machine) == machine:
+            setup["machine"] = machine
+        else:
+            setup["resumed_on"] = machine
         self.config.update(setup)
 
     def resume_metrics(
@@ -277,6 +287,12 @@ class RunDirectory:
                 self.checkpoint_path.unlink()
 
 
+def run_path(experiment: Experiment, out: Path, engine: str = LOCAL_ENGINE) -> Path:
+    """Return the run directory of an experiment below a directory of runs."""
+    suffix = "" if engine == LOCAL_ENGINE else f"-{engine}"
+    return out / f"{experiment.digest}{suffix}"
+
+
 def open_run(
     experiment: Experiment,
     out: Path,
@@ -298,8 +314,7 @@ def open_run(
         StoreError: The directory holds another experiment or other files.
 
     """
-    name = experiment.digest if engine == LOCAL_ENGINE else f"{experiment.digest}-{engine}"
-    run = RunDirectory(experiment, path or out / name, command, engine)
+    run = RunDirectory(experiment, path or run_path(experiment, out, engine), command, engine)
     if run.path.exists() and not run.path.is_dir():
         raise StoreError(f"cannot create {run.path}: a file of this name exists")
     recorded = run.recorded_digest()
