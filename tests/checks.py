@@ -10,35 +10,56 @@ import pytest
 from hypothesis import strategies as st
 
 from fedtern import METHODS as BY_NAME
-from fedtern import Client, DecodeError, Layout, Method, Server, fedavg, sgd, signsgd, stc, topk
+from fedtern import (
+    Client,
+    DecodeError,
+    Layout,
+    Method,
+    Server,
+    fedavg,
+    sgd,
+    signsgd,
+    stc,
+    stc_plus,
+    topk,
+)
 from fedtern.core.codecs import (
+    AdaptiveCodec,
     BinaryCodec,
     Codec,
+    CosinesCodec,
     DenseCodec,
     EliasCodec,
     LowRankCodec,
     MaskedCodec,
     NothingCodec,
+    PaletteCodec,
     PowersCodec,
     ProjectedCodec,
+    RotatedCodec,
     SignCountsCodec,
     SignsCodec,
     SketchedCodec,
     SparseCodec,
     SparseOrDenseCodec,
+    StepsCodec,
     TensorSignsCodec,
     TernaryCodec,
     TritsCodec,
     UpdateSequenceCodec,
 )
 from fedtern.core.compressors import (
+    CosineTopK,
     Identity,
     RandomMask,
     RandomSubspace,
+    RotatedCentroids,
     ScaledSign,
     Sign,
     Sketch,
     SparseBinary,
+    SparsePalette,
+    SparseSteps,
     SparseTernary,
     SpectralAtoms,
     StochasticLevels,
@@ -62,10 +83,25 @@ METHODS: dict[str, Method] = {
     "signsgd": signsgd(delta=0.01),
     "topk": topk(p_up=0.1),
     "topk-both-ways": topk(p_up=0.1, p_down=0.2),
+    "topk-adaptive": topk(p_up=0.1, p_down=0.2, codec="adaptive"),
     "stc": stc(p_up=0.1, p_down=0.1),
     "stc-tensor": stc(p_up=0.1, p_down=0.2, scope="tensor", weighted=True),
+    "stc-adaptive": stc(p_up=0.1, p_down=0.1, codec="adaptive"),
+    "stc-powers": stc(p_up=0.1, p_down=0.1, magnitudes="powers"),
+    "stc-powers-tensor": stc(
+        p_up=0.1, p_down=0.2, scope="tensor", codec="adaptive", magnitudes="powers"
+    ),
+    "stc-plus": stc_plus(p_up=0.1, participation=0.5),
+    "stc-plus-auto": stc_plus(participation=0.1),
+    "stc-momentum": stc(p_up=0.1, p_down=0.1, server_optimizer="nesterov", server_lr=0.7),
+    "stc-powers-yogi": stc(
+        p_up=0.1, p_down=0.1, magnitudes="powers", server_optimizer="yogi", server_lr=0.05
+    ),
+    "fedavg-momentum": fedavg(local_steps=4, server_optimizer="momentum"),
+    "fedavg-adam": fedavg(local_steps=4, server_optimizer="adam"),
     "sbc": BY_NAME["sbc"](p=0.1, scope="model"),
     "sbc-tensor": BY_NAME["sbc"](p=0.1),
+    "sbc-adaptive": BY_NAME["sbc"](p=0.1, codec="adaptive"),
     "gradient_dropping": BY_NAME["gradient_dropping"](p=0.1),
     "dgc": BY_NAME["dgc"](p=0.05, clip=0.3, warmup=2),
     "strom": BY_NAME["strom"](tau=0.1),
@@ -80,6 +116,14 @@ METHODS: dict[str, Method] = {
     "structured": BY_NAME["structured"](p=0.25),
     "structured-rank": BY_NAME["structured"](rank=1),
     "sketched": BY_NAME["sketched"](p=0.5, bits=3),
+    "sparseloco": BY_NAME["sparseloco"](p=0.1, chunk=16),
+    "sparseloco-both-ways": BY_NAME["sparseloco"](
+        p=0.2, p_down=0.2, chunk=16, codec="adaptive", server_optimizer="nesterov", server_lr=0.7
+    ),
+    "demo": BY_NAME["demo"](k=2, decay=0.9, delta=0.01),
+    "demo-mean": BY_NAME["demo"](k=2, decay=0.9, delta=None),
+    "eden": BY_NAME["eden"](),
+    "eden-both-ways": BY_NAME["eden"](bits=2, both_ways=True),
 }
 
 # The names are also those of the golden vectors, so they never change.
@@ -106,6 +150,17 @@ CODECS: dict[str, Codec] = {
     "projected": ProjectedCodec(),
     "sketched": SketchedCodec(),
     "powers": PowersCodec(),
+    "adaptive": AdaptiveCodec(TernaryCodec("model")),
+    "adaptive-tensor": AdaptiveCodec(TernaryCodec("tensor")),
+    "adaptive-sparse": AdaptiveCodec(SparseCodec()),
+    "adaptive-binary": AdaptiveCodec(BinaryCodec("tensor")),
+    "steps": StepsCodec("model"),
+    "steps-tensor": StepsCodec("tensor"),
+    "steps-golomb": StepsCodec("model", adaptive=False),
+    "rotated": RotatedCodec(),
+    "palette": PaletteCodec(),
+    "adaptive-palette": AdaptiveCodec(PaletteCodec()),
+    "cosines": CosinesCodec(),
 }
 
 
@@ -153,6 +208,17 @@ def sample_update(name: str, layout: Layout, rng: np.random.Generator) -> Update
         "projected": lambda: RandomSubspace(1).compress(x, layout, rng),
         "sketched": lambda: Sketch(p, bits=int(rng.integers(1, 5))).compress(x, layout, rng),
         "powers": lambda: powers_of_two(x, top_k(x, 1 + layout.size // 4), layout),
+        "adaptive": lambda: SparseTernary(p).compress(x, layout, rng),
+        "adaptive-tensor": lambda: SparseTernary(p, "tensor").compress(x, layout, rng),
+        "adaptive-sparse": lambda: TopK(p).compress(x, layout, rng),
+        "adaptive-binary": lambda: SparseBinary(p, "tensor").compress(x, layout, rng),
+        "steps": lambda: merged(SparseSteps(p)),
+        "steps-tensor": lambda: merged(SparseSteps(p, "tensor")),
+        "steps-golomb": lambda: merged(SparseSteps(p)),
+        "palette": lambda: SparsePalette(p, 16).compress(x, layout, rng),
+        "adaptive-palette": lambda: SparsePalette(p, 16).compress(x, layout, rng),
+        "cosines": lambda: CosineTopK(int(rng.integers(1, 9))).compress(x, layout, rng),
+        "rotated": lambda: RotatedCentroids(int(rng.integers(1, 5))).compress(x, layout, rng),
     }
     return makers[name]()
 

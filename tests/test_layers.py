@@ -13,15 +13,17 @@ SRC = Path(__file__).parents[1] / "src"
 # docs/architecture.md explains the packages and draws the imports that exist.
 ARROWS = {
     "core": (),
+    "privacy": ("core",),
     "store": ("core",),
     "data": ("store",),
     "federation": ("data",),
     "training": ("federation",),  # what a trainer gets and returns is the same on all transports
-    "runs": ("data",),
+    "runs": ("data", "privacy"),
     "transports": ("training", "runs"),
+    "tuning": ("transports",),
     "report": ("runs",),
     "advice": ("report",),
-    "cli": ("advice", "transports"),
+    "cli": ("advice", "tuning"),
     "fedtern_paper": ("cli",),
 }
 
@@ -62,7 +64,7 @@ PURE = (
 # Leading underscores that are documented, public API: named tuples and os._exit.
 PUBLIC_UNDERSCORES = {"_asdict", "_exit", "_fields", "_make", "_replace"}
 # Attributes of Flower's grid and of aiomqtt's client for which neither library has a public name.
-FOREIGN_PRIVATES = {"_addr", "_cert", "_insecure", "_on_connect", "_on_publish"}
+FOREIGN_PRIVATES = {"_addr", "_cert", "_insecure", "_on_connect", "_on_publish", "_sock"}
 
 
 def modules(folder: str = "") -> Iterator[Path]:

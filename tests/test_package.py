@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import fedtern
+from fedtern.core.extras import install_command
 
 # Dependencies that take long to import, and those that are optional.
 FOREIGN = (
@@ -63,6 +64,23 @@ def test_printing_the_help_imports_neither_torch_nor_numpy():
     imported = imported_by(COMMAND.format(["--help"]))
     # Some versions of typer import asyncio.
     assert imported - {"asyncio"} == {"fedtern.__main__", "fedtern.cli", "fedtern.core", "typer"}
+
+
+@pytest.mark.parametrize(
+    "command", ["run", "compare", "tasks", "methods", "split", "serve", "demo"]
+)
+def test_printing_the_help_of_a_command_does_not_import_torch(command):
+    pytest.importorskip("torch")
+    assert "torch" not in imported_by(COMMAND.format([command, "--help"]))
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_the_command_answers_within_half_a_second(option):
+    pytest.importorskip("typer")
+    probe = "import atexit, sys, time; atexit.register(lambda: print(time.process_time()))\n"
+    command = [sys.executable, "-c", probe + COMMAND.format([option])]
+    runs = [subprocess.run(command, capture_output=True, check=True) for _ in range(4)]
+    assert min(float(run.stdout.split()[-1]) for run in runs) <= 0.5
 
 
 def test_importing_is_quick():
@@ -163,7 +181,7 @@ except fedtern.MissingExtraError as error:
 def test_without_torch_everything_can_be_imported_and_training_says_what_it_needs():
     command = [sys.executable, "-c", WITHOUT_TORCH]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
-    sentence = "fedtern.simulate needs torch, which is not installed: pip install 'fedtern[torch]'"
+    sentence = f"fedtern.simulate needs torch, which is not installed: {install_command('torch')}"
     assert run.stdout.splitlines()[-1] == sentence
 
 
@@ -171,4 +189,41 @@ def test_the_version_is_the_packages():
     from importlib.metadata import version
 
     assert version("fedtern") == fedtern.__version__
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert project["version"] == fedtern.__version__
+    assert f"\nversion: {fedtern.__version__}\n" in (root / "CITATION.cff").read_text()
     assert (Path(fedtern.__file__).parent / "py.typed").exists()
+
+
+INSTALLED = "fedtern-9.dist-info"
+
+
+@pytest.mark.parametrize(
+    ("files", "command"),
+    [
+        ({}, "pip install '.[mqtt]' in a clone of fedtern"),
+        ({"fedtern.egg-info/PKG-INFO": "Name: fedtern"}, "pip install '.[mqtt]' in a clone"),
+        ({f"{INSTALLED}/INSTALLER": "pip"}, "pip install 'fedtern[mqtt]'"),
+        (
+            {
+                "fedtern.egg-info/PKG-INFO": "Name: fedtern",
+                f"{INSTALLED}/INSTALLER": "pip",
+                f"{INSTALLED}/direct_url.json": '{"url": "file:///a.whl", "archive_info": {}}',
+            },
+            "pip install 'fedtern[mqtt] @ file:///a.whl'",
+        ),
+    ],
+    ids=["not installed", "checkout", "index", "file"],
+)
+def test_hints_name_the_package_only_if_it_came_from_an_index(
+    files, command, tmp_path, monkeypatch
+):
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        if INSTALLED in name:
+            (path.parent / "METADATA").write_text("Name: fedtern\nVersion: 9\n")
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert install_command("mqtt").startswith(command)

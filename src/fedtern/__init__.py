@@ -10,17 +10,21 @@ from fedtern.core.version import __version__ as __version__
 if TYPE_CHECKING:
     from fedtern.core.arrays import compress, decompress
     from fedtern.core.errors import (
+        BudgetExceeded,
+        DamagedStoreError,
         DataError,
         DecodeError,
         DuplicateUpload,
         FedternError,
         LateUpload,
         LocalProtocolError,
+        MisdeliveredMessage,
         MissedRounds,
         MissingDataError,
         NonFiniteError,
         RemoteProtocolError,
         StoreError,
+        UploadDenied,
     )
     from fedtern.core.layout import Carried, Layout
     from fedtern.core.methods import (
@@ -32,25 +36,32 @@ if TYPE_CHECKING:
         sgd,
         signsgd,
         stc,
+        stc_plus,
         topk,
     )
-    from fedtern.core.protocol import Broadcast, Client, Server
+    from fedtern.core.protocol import Broadcast, Client, NormCap, Server
     from fedtern.core.snapshot import Snapshot
     from fedtern.core.template import Template
     from fedtern.data.environment import Environment
+    from fedtern.privacy import CentralPrivacy, LocalPrivacy, PrivacySettings
+    from fedtern.runs.callbacks import Callback
     from fedtern.store import DurableClient, DurableServer, Store
     from fedtern.training.objective import Metric
-    from fedtern.transports.local.callbacks import Callback, EarlyStopping
+    from fedtern.transports.local.callbacks import EarlyStopping, ModelCheckpoint
     from fedtern.transports.local.simulation import simulate
+    from fedtern.tuning.search import tune
 
 # A process that only needs the codec imports neither the protocol nor the datasets.
 _MODULES = {
     "METHODS": "fedtern.core.methods",
     "Broadcast": "fedtern.core.protocol",
-    "Callback": "fedtern.transports.local.callbacks",
+    "BudgetExceeded": "fedtern.core.errors",
+    "Callback": "fedtern.runs.callbacks",
     "Carried": "fedtern.core.layout",
+    "CentralPrivacy": "fedtern.privacy",
     "Client": "fedtern.core.protocol",
     "DataError": "fedtern.core.errors",
+    "DamagedStoreError": "fedtern.core.errors",
     "DecodeError": "fedtern.core.errors",
     "DuplicateUpload": "fedtern.core.errors",
     "DurableClient": "fedtern.store",
@@ -61,18 +72,24 @@ _MODULES = {
     "LateUpload": "fedtern.core.errors",
     "Layout": "fedtern.core.layout",
     "Link": "fedtern.core.methods",
+    "LocalPrivacy": "fedtern.privacy",
     "LocalProtocolError": "fedtern.core.errors",
     "Method": "fedtern.core.methods",
     "Metric": "fedtern.training.objective",
+    "MisdeliveredMessage": "fedtern.core.errors",
     "MissedRounds": "fedtern.core.errors",
     "MissingDataError": "fedtern.core.errors",
+    "ModelCheckpoint": "fedtern.transports.local.callbacks",
     "NonFiniteError": "fedtern.core.errors",
+    "NormCap": "fedtern.core.protocol",
+    "PrivacySettings": "fedtern.privacy",
     "RemoteProtocolError": "fedtern.core.errors",
     "Server": "fedtern.core.protocol",
     "Snapshot": "fedtern.core.snapshot",
     "Store": "fedtern.store",
     "StoreError": "fedtern.core.errors",
     "Template": "fedtern.core.template",
+    "UploadDenied": "fedtern.core.errors",
     "compress": "fedtern.core.arrays",
     "decompress": "fedtern.core.arrays",
     "fedavg": "fedtern.core.methods",
@@ -81,9 +98,11 @@ _MODULES = {
     "signsgd": "fedtern.core.methods",
     "simulate": "fedtern.transports.local.simulation",
     "stc": "fedtern.core.methods",
+    "stc_plus": "fedtern.core.methods",
     "topk": "fedtern.core.methods",
+    "tune": "fedtern.tuning.search",
 }
-_NEED_TORCH = ("Callback", "EarlyStopping", "Metric", "simulate")
+_NEED_TORCH = ("EarlyStopping", "Metric", "ModelCheckpoint", "simulate", "tune")
 _import = import_on_first_use(__name__, _MODULES)
 
 
@@ -117,9 +136,12 @@ def _unavailable(name: str, message: str) -> object:
 __all__ = [
     "METHODS",
     "Broadcast",
+    "BudgetExceeded",
     "Callback",
     "Carried",
+    "CentralPrivacy",
     "Client",
+    "DamagedStoreError",
     "DataError",
     "DecodeError",
     "DuplicateUpload",
@@ -131,19 +153,25 @@ __all__ = [
     "LateUpload",
     "Layout",
     "Link",
+    "LocalPrivacy",
     "LocalProtocolError",
     "Method",
     "Metric",
+    "MisdeliveredMessage",
     "MissedRounds",
     "MissingDataError",
     "MissingExtraError",
+    "ModelCheckpoint",
     "NonFiniteError",
+    "NormCap",
+    "PrivacySettings",
     "RemoteProtocolError",
     "Server",
     "Snapshot",
     "Store",
     "StoreError",
     "Template",
+    "UploadDenied",
     "compress",
     "decompress",
     "fedavg",
@@ -152,5 +180,7 @@ __all__ = [
     "signsgd",
     "simulate",
     "stc",
+    "stc_plus",
     "topk",
+    "tune",
 ]

@@ -50,7 +50,7 @@ class Results:
         """Return all finished runs of the local engine, whichever command made them.
 
         Runs of other engines are skipped: over a network, other clients may take part than the
-        experiment says.
+        experiment says. So are runs with differential privacy.
 
         Args:
             on_damage: Called with an error for each finished run that cannot be read.
@@ -61,6 +61,8 @@ class Results:
                 run = reopen_run(path.parent)
                 if not run.is_finished() or run.engine != LOCAL_ENGINE:
                     continue
+                if run.experiment.privacy is not None:
+                    continue  # the paper has no noise
             except (StoreError, ValueError):
                 continue
             try:

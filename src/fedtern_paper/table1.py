@@ -125,8 +125,10 @@ def _yes_or_no(value: bool) -> str:
 
 def methods(settings: Settings) -> list[str]:
     """Return the methods in the rows: SGD, then all methods or those that the user asked for."""
-    # topk with its default parameters equals gradient_dropping; grid is for few rounds only.
-    available = [name for name in METHODS if name not in (BASELINE, "topk", "grid")] + [DELAYED]
+    # topk with its default parameters equals gradient_dropping, stc_plus is stc with other
+    # parameters, and grid is for few rounds only.
+    others = (BASELINE, "topk", "stc_plus", "grid")
+    available = [name for name in METHODS if name not in others] + [DELAYED]
     return settings.choose_methods(available, always=[BASELINE])
 
 

@@ -14,11 +14,21 @@ from typer.testing import CliRunner
 
 import fedtern
 from checks import LAYOUT, METHODS, pair, trained
-from fedtern import Client, Layout, Server
+from fedtern import Client, DecodeError, Layout, Server
 from fedtern.cli import app
+from fedtern.core.codecs import (
+    AdaptiveCodec,
+    BinaryCodec,
+    PaletteCodec,
+    SparseCodec,
+    TernaryCodec,
+)
+from fedtern.core.envelope import UPLOAD, seal
+from fedtern.core.extras import install_command
 from fedtern.core.inspection import inspect
 from fedtern.core.layout import Carried
 from fedtern.core.protocol.messages import CohortNotice
+from fedtern.core.updates import Sparse, Ternary
 
 
 @pytest.fixture
@@ -60,6 +70,57 @@ def test_parts_of_every_message_add_up_for_every_method(name):
             found = inspect(data, layout)
             assert sum(nbytes for _, nbytes in found.parts) == len(data)
             assert all(nbytes >= 0 for _, nbytes in found.parts)
+
+
+@pytest.mark.parametrize("scope", ["model", "tensor"])
+@pytest.mark.parametrize("codec", ["golomb", "adaptive"])
+def test_parts_of_adaptive_positions_and_steps_add_up(scope, codec):
+    layout = Layout(("w", "b"), ((40, 50), (40,)))
+    rng = np.random.default_rng(0)
+    start = (100 * rng.standard_normal(layout.size)).astype(np.float32)
+    method = fedtern.stc(0.1, 0.1, scope=scope, codec=codec, magnitudes="powers")
+    server = fedtern.Server(start, method, layout, cap=None)  # the last update is much larger
+    client = fedtern.Client(0, method, layout, start)
+    messages = []
+    for scale in (1e-3, 1e-3, 1.0):
+        change = scale * rng.standard_normal(layout.size) * np.tile([3, 1], layout.size // 2)
+        messages.append(client.send(client.weights + change.astype(np.float32)).data)
+        server.receive(0, messages[-1])
+        messages.append(server.finish_round().data)
+        client.receive(messages[-1])
+    messages += [server.catch_up(1, since).data for since in (-1, 0, 1, 2, 3)]
+    for data in messages:
+        for known in (None, layout):
+            found = inspect(data, known)
+            assert sum(nbytes for _, nbytes in found.parts) == len(data)
+            assert all(nbytes >= 0 for _, nbytes in found.parts)
+    broadcast = inspect(messages[1], layout)
+    assert {"exponents", "signs", "coding"} <= dict(broadcast.parts).keys()
+    assert "uniformly random positions need" in broadcast.facts["bits per position"]
+    assert "low parts of exact weights" in dict(inspect(messages[6], layout).parts)
+
+
+@pytest.mark.parametrize(
+    "plain", [SparseCodec(), TernaryCodec(), BinaryCodec("tensor"), PaletteCodec()]
+)
+def test_inspect_compares_adaptive_positions_with_random_ones(plain):
+    layout = Layout(("w",), ((40, 50),))
+    indices = np.arange(0, layout.size, 25)  # two columns
+    update = Ternary(
+        layout.size, indices, np.ones(80, bool), np.ones(1, np.float32), layout.segments("tensor")
+    )
+    if plain.id in (SparseCodec.id, PaletteCodec.id):
+        update = Sparse(layout.size, indices, np.ones(80, np.float32))
+    payload = AdaptiveCodec(plain).encode(update, layout)
+    assert payload[0] == AdaptiveCodec.id
+    data = seal(UPLOAD, bytes(13), payload)
+    for known in (None, layout):
+        found = inspect(data, known)
+        assert sum(nbytes for _, nbytes in found.parts) == len(data)
+    bits, ideal = re.findall(r"\d+\.\d+", found.facts["bits per position"])
+    assert float(bits) < float(ideal)
+    with pytest.raises(DecodeError, match="adaptive positions"):
+        inspect(seal(UPLOAD, bytes(13), b"\x12\5"), layout)
 
 
 @pytest.mark.parametrize("initial", ["exact", "float16", "int8"])
@@ -136,7 +197,7 @@ def test_without_typer_the_command_prints_how_to_install_it():
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert result.returncode == 1
-    assert result.stderr == "the command line needs typer: pip install 'fedtern[cli]'\n"
+    assert result.stderr == f"the command line needs typer: {install_command('cli')}\n"
 
 
 def test_without_torch_inspect_works_and_training_prints_how_to_install_it(tmp_path):
@@ -155,9 +216,9 @@ def test_without_torch_inspect_works_and_training_prints_how_to_install_it(tmp_p
         assert refused.returncode == 1
         assert refused.stderr == (
             f"fedtern: fedtern {name} needs torch, which is not installed:"
-            f" pip install 'fedtern[{extra}]'\n"
+            f" {install_command(extra)}\n"
         )
-    assert "Not installed: pip install 'fedtern[paper]'" in run("--help").stdout
+    assert "Not installed: needs the extra 'paper'" in run("--help").stdout
 
 
 def test_list_of_commands_shows_the_first_sentence_of_each_commands_help():

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
+from statistics import fmean, stdev
 
 import pytest
 
@@ -18,6 +20,7 @@ from typer.testing import CliRunner
 
 from fedtern.cli import app
 from fedtern.core.methods import METHODS
+from fedtern.report import format_bytes
 from fedtern.training.flat import FlatModel
 from fedtern.training.tasks import get_task
 
@@ -64,6 +67,14 @@ def test_run_json_is_the_same_for_a_finished_run(fedtern):
     assert first.stdout == second.stdout
 
 
+def test_a_finished_run_is_reported_as_finished(fedtern):
+    first, second = (fedtern("run", *QUICK) for _ in range(2))
+    assert "already finished" not in first.stderr
+    (line,) = [line for line in second.stderr.splitlines() if "already finished" in line]
+    assert line.startswith("stc p_up=1/400: already finished, in runs/")
+    assert "already finished" in fedtern("compare", "stc", *QUICK).stderr
+
+
 def test_nan_loss_is_null_in_json(fedtern, tmp_path):
     found = json.loads(fedtern("run", *QUICK, "--json").stdout.splitlines()[-1])
     metrics = tmp_path / found["run"] / "metrics.jsonl"
@@ -99,6 +110,69 @@ def test_compare_prints_a_table_and_writes_a_report(fedtern, tmp_path):
     assert (tmp_path / "again.html").exists()
     found = fedtern("compare", "stc", "sgd", "--p-up", "0.1", *QUICK, "--json")
     assert len(json.loads(found.stdout.splitlines()[-1])["runs"]) == 2
+
+
+def test_compare_trains_each_value_of_a_sweep_with_each_seed(fedtern, tmp_path):
+    result = fedtern(
+        *("compare", "stc", "sgd", "--p-up", "1/5,1/10", "--seeds", "2", "--seed", "4", "--json"),
+        *QUICK,
+    )
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout.splitlines()[-1])["runs"]
+    assert [(row["method"], row["seed"]) for row in rows] == [
+        (method, seed) for method in ("stc p_up=1/5", "stc p_up=1/10", "sgd") for seed in (4, 5)
+    ]
+    again = fedtern("compare", "stc", "sgd", "--p-up", "1/5", "--seeds", "2", "--seed", "4", *QUICK)
+    table = again.stdout.splitlines()
+    accuracies = [100 * row["accuracy"] for row in rows[:2]]
+    assert f"{fmean(accuracies):.2f}% ± {stdev(accuracies):.2f}" in table[1]
+    server = fmean(row["up_bytes"] + row["down_bytes"] for row in rows[:2])
+    assert format_bytes(server) in table[1]
+    assert "means of 2 seeds" in again.stdout
+    assert len(list((tmp_path / "runs").iterdir())) == 6
+
+
+def test_compare_applies_an_option_to_each_method_that_has_it(fedtern):
+    options = ("--codec", "adaptive", "--p-down", "auto", "--json")
+    result = fedtern("compare", "stc", "stc_plus", "sgd", *options, *QUICK)
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout.splitlines()[-1])["runs"]
+    first = "stc p_up=1/400 p_down=auto codec=adaptive"
+    assert [row["method"] for row in rows] == [first, "stc_plus", "sgd"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--p-up", "1/5,x"], "expected a number or a fraction"),
+        (["--local-steps", "2,three"], "expected a whole number, got 'three'"),
+        (["--seeds", "0"], "0 is not in the range"),
+    ],
+)
+def test_compare_names_a_wrong_value_of_a_sweep(fedtern, options, message):
+    result = fedtern("compare", "stc", *options)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_run_tracks_evaluations(fedtern, tmp_path):
+    tracked = ["--track", "csv:tables", "--track", "json"]
+    assert fedtern("run", *QUICK, *tracked).exit_code == 0
+    (path,) = (tmp_path / "runs").iterdir()
+    assert len((tmp_path / "tables" / f"{path.name}.csv").read_text().splitlines()) == 3
+    assert len(json.loads((path / "evaluations.json").read_text())["evaluations"]) == 2
+    assert fedtern("run", *QUICK, "--track", "csv").exit_code == 0  # of the finished run
+    assert len((path / "evaluations.csv").read_text().splitlines()) == 3
+    refused = fedtern("run", *QUICK, "--seed", "1", "--track", "tensorbord")
+    assert "Unknown tracker 'tensorbord'" in refused.stderr
+
+
+def test_runs_record_the_machine(fedtern, tmp_path):
+    fedtern("run", *QUICK)
+    (path,) = (tmp_path / "runs").iterdir()
+    config = json.loads((path / "config.json").read_text())
+    assert config["machine"]["torch"] == version("torch")
+    assert {"fedtern", "python", "numpy", "cpu", "blas", "instructions"} <= config["machine"].keys()
 
 
 def test_compare_refuses_a_directory_as_report_before_training(fedtern, tmp_path):
@@ -191,6 +265,18 @@ def test_tasks_lists_every_task_with_its_parameters(fedtern):
     }
     assert found["vgg11s-cifar10"] == 865_482
     assert "cnn-kws" in fedtern("tasks").stdout
+
+
+def test_run_with_adaptive_positions_and_powers_downloads_less(fedtern, tmp_path):
+    common = ("run", "mlp-digits", "--iterations", "30", "--p-up", "1/20", "--p-down", "1/20")
+    plain = fedtern(*common, "--out", str(tmp_path), "--json")
+    options = ("--codec", "adaptive", "--magnitudes", "powers")
+    shorter = fedtern(*common, *options, "--out", str(tmp_path), "--json")
+    assert plain.exit_code == shorter.exit_code == 0
+    found = [json.loads(result.stdout.splitlines()[-1]) for result in (plain, shorter)]
+    assert found[1]["down_bytes"] < 0.8 * found[0]["down_bytes"]
+    again = fedtern(*common, *options, "--out", str(tmp_path))
+    assert "codec=adaptive magnitudes=powers" in again.stdout
 
 
 def test_methods_lists_one_line_per_method(fedtern):

@@ -86,6 +86,7 @@ def test_a_failing_cell_is_reported_and_the_others_finish_once(tmp_path):
     assert second.begun == []
 
 
+@pytest.mark.slow
 def test_a_killed_worker_fails_only_its_cell_and_the_next_grid_resumes_it(tmp_path):
     # Long enough that the kill, after about 0.3 seconds, comes well before the end.
     long = cell("stc:p_up=1/10,p_down=1/10", iterations=800)
@@ -191,6 +192,7 @@ def test_missing_data_fails_each_cell_and_starts_no_worker(tmp_path):
         run_cells([absent], tmp_path, workers=0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
 def test_ctrl_c_saves_and_workers_end_with_a_killed_parent(tmp_path):
     command = (

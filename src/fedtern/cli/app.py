@@ -9,7 +9,7 @@ import typer
 from fedtern.cli.commands import Commands
 from fedtern.core.version import describe_version
 
-app = Commands()
+app = Commands(completion=True)
 
 
 def _version(wanted: bool) -> None:
@@ -32,10 +32,11 @@ for _name, _target, _summary in (
     ("run", "fedtern.cli.train:run", "Train a federation and save the run."),
     ("compare", "fedtern.cli.train:compare", "Train the same federation with several methods."),
     (
-        "tasks",
-        "fedtern.cli.catalogue:tasks",
-        "List tasks: the built-in ones, those of installed packages and your own.",
+        "tune",
+        "fedtern.cli.tune:tune",
+        "Find the parameters of a method that need the fewest bytes.",
     ),
+    ("tasks", "fedtern.cli.catalogue:tasks", "List the built-in tasks and your own."),
     (
         "methods",
         "fedtern.cli.catalogue:methods",
@@ -50,7 +51,7 @@ for _name, _target, _summary in (
 app.add_lazy(
     "reproduce",
     "fedtern_paper.cli.command:reproduce",
-    "Make a table or figure of the paper; finished runs are not repeated.",
+    "Make a table or figure of the paper.",
     needs="torch",
     extra="paper",
 )
@@ -67,7 +68,15 @@ app.add_lazy(
     "Write an HTML page with tables and plots of one or more runs.",
 )
 app.add_lazy(
+    "watch",
+    "fedtern.cli.watch:watch",
+    "Show runs and federations on a live page in the browser.",
+)
+app.add_lazy(
     "bench", "fedtern.cli.bench:bench", "Compare the speed and size of this package with others."
+)
+app.add_lazy(
+    "store", "fedtern.cli.store:app", "Check the directory of a server or a client for damage."
 )
 app.add_lazy(
     "inspect", "fedtern.cli.inspect:inspect_command", "Show the parts of a message and their sizes."

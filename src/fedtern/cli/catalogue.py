@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.table import Table
 
 from fedtern.cli.options import (
     AsJson,
@@ -25,16 +24,21 @@ from fedtern.cli.options import (
 from fedtern.cli.terminal import console, report_errors
 from fedtern.core.extras import require
 from fedtern.core.methods import METHODS, Link, Recipe
+from fedtern.core.methods.server_optimizers import SERVER_PARAMETERS
 from fedtern.core.names import look_up
 from fedtern.report.formatting import format_fraction
-from fedtern.training.tasks import TASKS, get_task
 
 _LOSS = "what is lost"  # a key of the JSON output
 _HEADERS = {_LOSS: "compression error"}  # headers of the table that differ from the JSON key
 
 
 def tasks(imports: Imports = None, as_json: AsJson = False) -> None:
-    """List tasks: the built-in ones, those of installed packages and your own."""
+    """List the built-in tasks and your own.
+
+    Your own tasks are those of installed packages and of --import.
+    """
+    from fedtern.training.tasks import TASKS
+
     with report_errors():
         load_tasks(imports)
     rows = [
@@ -60,15 +64,18 @@ def methods(
         with report_errors():
             _describe(look_up(name, METHODS, "method"), as_json)
         return
-    rows = [_row(recipe) for recipe in METHODS.values()]
+    # A line has no room for these parameters.
+    hidden = () if as_json else ("participation", "scope", *SERVER_PARAMETERS)
+    rows = [_row(recipe, hidden) for recipe in METHODS.values()]
     _print_rows("methods", rows, as_json)
 
 
-def _row(recipe: Recipe[Any]) -> dict[str, object]:
+def _row(recipe: Recipe[Any], hidden: Collection[str] = ()) -> dict[str, object]:
     method = recipe()
+    shown = {name: value for name, value in recipe.defaults.items() if name not in hidden}
     return {
         "method": recipe.name,
-        "parameters": ", ".join(f"{n}={_format_value(v)}" for n, v in recipe.defaults.items()),
+        "parameters": ", ".join(f"{n}={_format_value(v)}" for n, v in shown.items()),
         "paper": recipe.publication.cite,
         "up": _traffic(method.up, method.local_steps),
         "down": _traffic(method.down, method.local_steps),
@@ -113,10 +120,12 @@ def _print_rows(key: str, rows: Sequence[Mapping[str, object]], as_json: bool) -
     if as_json:
         typer.echo(json.dumps({key: rows}))
         return
+    from rich.table import Table
+
     table = Table(*(_HEADERS.get(name, name) for name in rows[0]), box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(f"{v:,}" if isinstance(v, int) else str(v) for v in row.values()))
-    console(160).print(table)
+    console(200).print(table)
 
 
 @with_options(SplitOptions)
@@ -130,6 +139,8 @@ def split(
     as_json: AsJson = False,
 ) -> None:
     """Show how the data is split among clients."""
+    from fedtern.training.tasks import get_task
+
     with report_errors():
         load_tasks(imports)
         environment = options.environment(participation=1.0)

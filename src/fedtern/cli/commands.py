@@ -20,13 +20,18 @@ from fedtern.core.extras import require
 
 
 class Commands(Typer):
-    """A group of commands with plain-text help; without arguments it prints its help."""
+    """A group of commands with plain-text help; without arguments it prints its help.
 
-    def __init__(self) -> None:
+    Args:
+        completion: Whether to add the options that install completion for a shell.
+
+    """
+
+    def __init__(self, *, completion: bool = False) -> None:
         self._lazy: dict[str, _Target] = {}
         group = type("_LazyGroup", (_Group,), {"lazy": self._lazy})
         super().__init__(
-            cls=group, no_args_is_help=True, add_completion=False, rich_markup_mode=None
+            cls=group, no_args_is_help=True, add_completion=completion, rich_markup_mode=None
         )
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
@@ -54,7 +59,7 @@ class Commands(Typer):
                 require(needs, extra, f"fedtern {name}")
 
         if find_spec(needs) is None:
-            summary = f"Not installed: pip install 'fedtern[{extra}]'."
+            summary = f"Not installed: needs the extra {extra!r}."
         any_arguments = {"ignore_unknown_options": True, "allow_extra_args": True}
         self.command(name, help=summary, context_settings=any_arguments)(not_installed)
         self._lazy[name] = _Target(target, needs, extra)
@@ -82,7 +87,8 @@ class _Target:
             MissingExtraError: A module that it needs is not installed.
 
         """
-        require(self.needs, self.extra, f"fedtern {name}")
+        if find_spec(self.needs) is None:  # importing it would take seconds, for help alone
+            require(self.needs, self.extra, f"fedtern {name}")
         module, _, attribute = self.path.partition(":")
         found = getattr(import_module(module), attribute)
         if not isinstance(found, Typer):

@@ -6,28 +6,30 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from fedtern.cli.commands import Commands
 from fedtern.cli.mqtt import set_up_logging
 from fedtern.cli.options import command_line
 from fedtern.cli.progress import quality
 from fedtern.cli.signals import run_until_signal
-from fedtern.cli.terminal import console, report_errors
+from fedtern.cli.terminal import console, report_errors, spinner
 from fedtern.core.errors import FedternError
 from fedtern.data.environment import Environment
 from fedtern.report import write_report
 from fedtern.runs import Evaluation, Experiment
-from fedtern.training.tasks import get_task
 from fedtern.transports.mqtt import Broker, MqttServer, RoundPolicy, Sample, serve
 from fedtern.transports.mqtt.byte_counter import ByteCounter, count_bytes
-from fedtern.transports.mqtt.experiment_server import ExperimentServer, encode_experiment
 from fedtern.transports.mqtt.local_broker import run_mosquitto
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fedtern.transports.mqtt.experiment_server import ExperimentServer
 
 app = Commands()
 FEDERATION = "demo"
@@ -67,9 +69,12 @@ def over_mqtt(
 
 async def _train(experiment: Experiment, port: int, out: Path) -> None:
     """Train over a broker on ``port`` and print evaluations and traffic."""
+    from fedtern.training.tasks import get_task
+    from fedtern.transports.mqtt.experiment_server import ExperimentServer, encode_experiment
+
     dataset = get_task(experiment.task).load()
     clients = experiment.environment.clients
-    async with count_bytes(port) as counter:
+    async with count_bytes(port) as counter, AsyncExitStack() as stack:
         screen = _Screen(counter)
         host = ExperimentServer(
             experiment,
@@ -79,9 +84,10 @@ async def _train(experiment: Experiment, port: int, out: Path) -> None:
             command=command_line(),
             progress=screen.show,
         )
+        await stack.enter_async_context(host.status_updates())  # for `fedtern watch`
         cohorts = Sample(size=experiment.environment.cohort_size, seed=experiment.seed)
         policy = RoundPolicy(cohorts, deadline=10.0, min_clients=clients, rounds=host.rounds)
-        with _clients(counter.port, clients) as running, screen.console.status("training"):
+        with _clients(counter.port, clients) as running, spinner(screen.console, "training"):
             serving = asyncio.ensure_future(
                 serve(
                     host.server,
@@ -154,6 +160,8 @@ class _Screen:
 
 def _table(host: ExperimentServer, counter: ByteCounter) -> Table:
     """Return a table of the traffic: payloads, bytes on the sockets, and uncompressed training."""
+    from rich.table import Table
+
     stats = host.stats
     size = host.terms.layout.size
     uploads = stats.counted + stats.refused["late"]

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
 from fedtern.cli.options import (
     DataDir,
     Imports,
     TaskOption,
+    Track,
     TrainingOptions,
+    Watch,
     command_line,
+    complete_method_name,
     load_tasks,
     with_options,
 )
 from fedtern.cli.progress import summary
 from fedtern.cli.signals import run_until_signal
-from fedtern.cli.terminal import report_errors
+from fedtern.cli.terminal import CurrentStderrHandler, report_errors
+from fedtern.cli.watch import live_page
+from fedtern.core.protocol import DEFAULT_CAP, NormCap
 from fedtern.federation.round_policy import CohortSelection
 from fedtern.runs import Evaluation, Experiment
+from fedtern.runs.run_directory import run_path
+from fedtern.runs.trackers import make_tracker
 from fedtern.store import Store
-from fedtern.training.tasks import get_task
 from fedtern.transports.mqtt import (
     AllClients,
     Broker,
@@ -40,12 +46,6 @@ from fedtern.transports.mqtt import (
     serve,
 )
 from fedtern.transports.mqtt.client_loop import fetch_description
-from fedtern.transports.mqtt.experiment_client import ExperimentClient
-from fedtern.transports.mqtt.experiment_server import (
-    ExperimentServer,
-    decode_experiment,
-    encode_experiment,
-)
 from fedtern.transports.mqtt.metrics import serve_metrics
 from fedtern.transports.mqtt.topics import Topics
 
@@ -68,6 +68,14 @@ Key = Annotated[
 StoreDirectory = Annotated[
     Path | None, typer.Option("--store", help="Directory for state that survives a restart.")
 ]
+AcceptLoss = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss",
+        help="Continue if data in --store is damaged, without the lost data; see `fedtern store"
+        " check`.",
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every round.")]
 
 
@@ -82,6 +90,14 @@ def _parse_broker(url: str, ca: Path | None, cert: Path | None, key: Path | None
     return broker
 
 
+def _parse_cap(factor: float) -> NormCap | None:
+    if factor == 0:
+        return None
+    if not 1 <= factor < math.inf:
+        raise ValueError(f"cap must be at least 1, or 0 for no limit, got {factor:g}")
+    return NormCap(factor)
+
+
 def set_up_logging(verbose: bool) -> None:
     """Log to standard error, with times.
 
@@ -89,7 +105,9 @@ def set_up_logging(verbose: bool) -> None:
         verbose: Whether to log every round.
 
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(message)s", handlers=[CurrentStderrHandler()]
+    )
     logging.getLogger("fedtern.mqtt").setLevel(logging.DEBUG if verbose else logging.INFO)
     # fedtern.mqtt logs the same events in its own words.
     logging.getLogger("fedtern.mqtt.paho").setLevel(logging.CRITICAL)
@@ -102,9 +120,14 @@ def serve_command(
     federation: FederationName = "fedtern",
     task: TaskOption = "logistic-digits",
     method: Annotated[
-        str, typer.Option(help="Method, for example stc:p_up=1/100; see `fedtern methods`.")
+        str,
+        typer.Option(
+            help="Method, for example stc:p_up=1/100; see `fedtern methods`.",
+            autocompletion=complete_method_name,
+        ),
     ] = "stc",
     store: StoreDirectory = None,
+    accept_loss: AcceptLoss = False,
     deadline: Annotated[float, typer.Option(help="Seconds until a round ends.")] = 60.0,
     quorum: Annotated[int, typer.Option(help="Uploads that a round needs to count.")] = 1,
     min_clients: Annotated[
@@ -119,6 +142,13 @@ def serve_command(
             help="Select the same cohorts as `fedtern run`, and wait for all of their uploads."
         ),
     ] = False,
+    cap: Annotated[
+        float,
+        typer.Option(
+            help="Largest influence of an upload, as a multiple of the median; 0 for no limit, as"
+            " in `fedtern run`."
+        ),
+    ] = DEFAULT_CAP.factor,
     rate: Annotated[
         float, typer.Option(help="Messages per second that are accepted from each client.")
     ] = 2.0,
@@ -133,12 +163,19 @@ def serve_command(
     cert: Cert = None,
     key: Key = None,
     verbose: Verbose = False,
+    watch: Watch = False,
+    track: Track = None,
 ) -> None:
     """Serve a federation over an MQTT broker.
 
     Clients join it with `fedtern join`. If the broker needs a password, set the environment
     variable FEDTERN_MQTT_PASSWORD.
     """
+    import torch
+
+    from fedtern.training.tasks import get_task
+    from fedtern.transports.mqtt.experiment_server import ExperimentServer, encode_experiment
+
     with report_errors(), ExitStack() as stack:
         experiment = options.experiment(task, method, strict=True)
         address = _parse_broker(broker, ca, cert, key)
@@ -146,29 +183,38 @@ def serve_command(
         policy = _round_policy(experiment, None if exact else deadline, quorum, min_clients)
         set_up_logging(verbose)
         torch.set_num_threads(options.threads)
-        opened = None if store is None else stack.enter_context(Store(store))
+        opened = (
+            None if store is None else stack.enter_context(Store(store, accept_loss=accept_loss))
+        )
+        path = run_path(experiment, options.out, "mqtt")
         host = ExperimentServer(
             experiment,
             get_task(experiment.task).load(options.data_dir),
             federation,
-            options.out / f"{experiment.digest}-mqtt",
+            path,
             store=opened,
             command=command_line(),
             progress=_log_evaluation,
+            callbacks=[make_tracker(text, path.name) for text in track or ()],
+            cap=_parse_cap(cap),
         )
         stack.callback(host.close)
+        stack.enter_context(live_page([host.run.path], watch))
         stack.enter_context(serve_metrics(host.stats, federation, metrics_port, metrics_address))
-        run_until_signal(
-            serve(
-                host.server,
-                address,
-                replace(policy, rounds=host.rounds),
-                limits=Limits(rate=rate, packet_bytes=max_packet),
-                stats=host.stats,
-                about=encode_experiment(experiment),
-                on_round=host.round_finished,
-            )
-        )
+
+        async def serve_rounds() -> None:
+            async with host.status_updates():
+                await serve(
+                    host.server,
+                    address,
+                    replace(policy, rounds=host.rounds),
+                    limits=Limits(rate=rate, packet_bytes=max_packet),
+                    stats=host.stats,
+                    about=encode_experiment(experiment),
+                    on_round=host.round_finished,
+                )
+
+        run_until_signal(serve_rounds())
         host.finish()
     typer.echo(f"saved to {host.run.path}; view it with: fedtern report {host.run.path}")
 
@@ -221,12 +267,31 @@ def _log_evaluation(evaluation: Evaluation, mqtt_server: MqttServer) -> None:
     )
 
 
+def _log_privacy(experiment: Experiment, client: int) -> None:
+    """Log the differential privacy that a client gets."""
+    settings = experiment.privacy
+    if settings is None:
+        return
+    limit = "" if settings.budget is None else f", budget {settings.budget:g}"
+    where = "this client" if settings.model == "local" else "the server, which must be trusted,"
+    logging.getLogger("fedtern.mqtt").info(
+        "client %s: %s adds noise of %g times the clip %g to updates (delta %g%s)",
+        client,
+        where,
+        settings.noise_multiplier,
+        settings.clip,
+        settings.delta,
+        limit,
+    )
+
+
 def join_command(
     client: Annotated[int, typer.Option(help="Number of this client, from 0.")],
     broker: BrokerUrl = "mqtt://localhost",
     federation: FederationName = "fedtern",
     data_dir: DataDir = None,
     store: StoreDirectory = None,
+    accept_loss: AcceptLoss = False,
     device: Annotated[str, typer.Option(help="Device of torch: cpu, cuda, cuda:1, ...")] = "cpu",
     imports: Imports = None,
     ca: Ca = None,
@@ -239,6 +304,12 @@ def join_command(
     The server (`fedtern serve`) chooses the task, the method and the data of each client. If the
     broker needs a password, set the environment variable FEDTERN_MQTT_PASSWORD.
     """
+    import torch
+
+    from fedtern.training.tasks import get_task
+    from fedtern.transports.mqtt.experiment_client import ExperimentClient
+    from fedtern.transports.mqtt.experiment_server import decode_experiment
+
     with report_errors(), ExitStack() as stack:
         address = _parse_broker(broker, ca, cert, key)
         Topics(federation)  # raises if the name cannot be part of a topic
@@ -246,10 +317,13 @@ def join_command(
         # As in the local engine: sums by several threads differ in their last bits.
         torch.set_num_threads(1)
         load_tasks(imports)
-        opened = None if store is None else stack.enter_context(Store(store))
+        opened = (
+            None if store is None else stack.enter_context(Store(store, accept_loss=accept_loss))
+        )
 
         async def take_part() -> None:
             experiment = decode_experiment(await fetch_description(address, federation, client))
+            _log_privacy(experiment, client)
             dataset = get_task(experiment.task).load(data_dir)
             trainer = ExperimentClient(
                 experiment, dataset, client, federation, store=opened, device=device

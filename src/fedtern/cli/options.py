@@ -7,17 +7,25 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from fedtern.core.methods import METHODS
+from fedtern.core.names import look_up
 from fedtern.core.numbers import parse_number
 from fedtern.data.environment import Environment
-from fedtern.runs import LOCAL_ENGINE, Experiment, complete_method, parse_method
+from fedtern.data.hyperparameters import TASK_DEFAULTS
+from fedtern.privacy import PrivacySettings
+from fedtern.runs import LOCAL_ENGINE, Experiment, format_method, parse_method
+
+if TYPE_CHECKING:  # needs torch
+    from fedtern.tuning import Plan
 
 _CHECKPOINTS = "FEDTERN_CHECKPOINT_SECONDS"  # an environment variable
 
@@ -33,6 +41,16 @@ def parse_fraction(text: str | float) -> float:
         return parse_number(str(text))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def parse_share(text: str | float) -> float | str:
+    """Read a number, a fraction such as 1/400, or the word "auto".
+
+    Raises:
+        typer.BadParameter: The text is none of these.
+
+    """
+    return "auto" if text == "auto" else parse_fraction(text)
 
 
 def parse_numbers(text: str) -> tuple[float, ...]:
@@ -84,8 +102,34 @@ def fraction_option(help: str, show_default: bool | str = True) -> Any:
     )
 
 
-Task = Annotated[str, typer.Argument(help="Task; see `fedtern tasks`.")]
-TaskOption = Annotated[str, typer.Option(help="Task; see `fedtern tasks`.")]
+def share_option(help: str) -> Any:
+    """Return an option whose value is a number, a fraction or "auto"."""
+    return typer.Option(
+        parser=parse_share, metavar="FRACTION", help=help, show_default=_METHOD_DEFAULT
+    )
+
+
+def complete_task_name(start: str) -> list[str]:
+    """Return the built-in tasks that start with a text, for the shell.
+
+    >>> complete_task_name("logistic-d")
+    ['logistic-digits']
+    """
+    return [name for name in TASK_DEFAULTS if name.startswith(start)]
+
+
+def complete_method_name(start: str) -> list[str]:
+    """Return the methods that start with a text, for the shell.
+
+    >>> complete_method_name("st")
+    ['stc', 'stc_plus', 'strom', 'structured']
+    """
+    return sorted(name for name in METHODS if name.startswith(start))
+
+
+_TASK_HELP = "Task; see `fedtern tasks`."
+Task = Annotated[str, typer.Argument(help=_TASK_HELP, autocompletion=complete_task_name)]
+TaskOption = Annotated[str, typer.Option(help=_TASK_HELP, autocompletion=complete_task_name)]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
 DataDir = Annotated[
     Path | None,
@@ -96,6 +140,14 @@ DataDir = Annotated[
 ]
 Out = Annotated[Path, typer.Option(help="Directory for runs; each run gets a subdirectory.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Serve a live page; see `fedtern watch`.")]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TRACKER",
+        help="Also log to tensorboard, mlflow, wandb, csv or json; NAME:TARGET; can be repeated.",
+    ),
+]
 Imports = Annotated[
     list[str] | None,
     typer.Option(
@@ -167,12 +219,15 @@ class TrainingOptions(SplitOptions):
         typer.Option(help="Iterations between evaluations.", show_default="1/50 of all iterations"),
     ] = None
     p_up: Annotated[
-        float | None,
-        fraction_option("Fraction of values in an upload, for example 1/400.", _METHOD_DEFAULT),
+        Any,
+        share_option("Fraction of values in an upload, for example 1/400; stc_plus has auto."),
     ] = None
     p_down: Annotated[
-        float | None,
-        fraction_option("Fraction of values in a broadcast, for example 1/400.", _METHOD_DEFAULT),
+        Any,
+        share_option(
+            "Fraction of values in a broadcast, for example 1/400; auto: --p-up times"
+            " --participation."
+        ),
     ] = None
     local_steps: Annotated[
         int | None,
@@ -185,6 +240,19 @@ class TrainingOptions(SplitOptions):
             show_default=_METHOD_DEFAULT,
         ),
     ] = None
+    codec: Annotated[
+        str | None,
+        typer.Option(
+            help="How positions are coded: golomb or adaptive.", show_default=_METHOD_DEFAULT
+        ),
+    ] = None
+    magnitudes: Annotated[
+        str | None,
+        typer.Option(
+            help="The magnitude of a broadcast of STC: mean or powers (of two).",
+            show_default=_METHOD_DEFAULT,
+        ),
+    ] = None
     delta: Annotated[
         float | None, typer.Option(help="Step size of signSGD.", show_default=_METHOD_DEFAULT)
     ] = None
@@ -192,6 +260,40 @@ class TrainingOptions(SplitOptions):
         bool | None,
         typer.Option(
             help="Weight clients by their number of examples.", show_default=_METHOD_DEFAULT
+        ),
+    ] = None
+    dp_clip: Annotated[
+        float | None,
+        typer.Option(
+            help="Differential privacy: largest L2 norm of a client's update.", show_default="off"
+        ),
+    ] = None
+    dp_noise: Annotated[
+        float | None,
+        typer.Option(
+            help="Differential privacy: standard deviation of the noise, divided by --dp-clip.",
+            show_default="off",
+        ),
+    ] = None
+    dp_delta: Annotated[
+        float | None,
+        typer.Option(
+            help="Differential privacy: probability with which epsilon may fail.",
+            show_default="1e-5",
+        ),
+    ] = None
+    dp_budget: Annotated[
+        float | None,
+        typer.Option(
+            help="Differential privacy: largest epsilon; training stops before it is exceeded.",
+            show_default="unlimited",
+        ),
+    ] = None
+    dp_model: Annotated[
+        str | None,
+        typer.Option(
+            help="Differential privacy: central (the server adds noise) or local (clients do).",
+            show_default="central",
         ),
     ] = None
     seed: Seed = 0
@@ -217,26 +319,72 @@ class TrainingOptions(SplitOptions):
 
         """
         load_tasks(self.imports)
+        environment = self.environment(**{name: getattr(self, name) for name in _PARTICIPATION})
+        rest = {name: getattr(self, name) for name in _SGD}
+        privacy = self.privacy_settings()
+        values = self.method_values(method, _METHOD, strict=strict)
+        return Experiment.of(task, values, environment, **rest, privacy=privacy)
+
+    def method_values(self, method: str, names: Sequence[str], *, strict: bool) -> dict[str, Any]:
+        """Return a method's name and the parameters that are given with it or as options.
+
+        Args:
+            method: See ``experiment``.
+            names: The options to use.
+            strict: See ``experiment``.
+
+        Raises:
+            ValueError: The method is unknown, or an option contradicts its text.
+
+        """
         chosen = parse_method(method)
-        known = complete_method({"name": chosen["name"]})
-        given = {name: getattr(self, name) for name in _METHOD if getattr(self, name) is not None}
+        known = look_up(chosen["name"], METHODS, "method").defaults
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if strict:
             for name in given.keys() & chosen.keys():
                 if given[name] != chosen[name]:
                     raise ValueError(
-                        f"--{name.replace('_', '-')} {given[name]} contradicts --method {method}:"
+                        f"--{_dashed(name)} {given[name]} contradicts --method {method}:"
                         " omit one of them"
                     )
         else:
             given = {name: value for name, value in given.items() if name in known}
-        environment = self.environment(**{name: getattr(self, name) for name in _PARTICIPATION})
-        rest = {name: getattr(self, name) for name in _SGD}
-        return Experiment.of(task, {**given, **chosen}, environment, **rest)
+        return {**given, **chosen}
+
+    def privacy_settings(self) -> PrivacySettings | None:
+        """Return the settings of differential privacy; None if it is off.
+
+        Raises:
+            ValueError: A setting is missing or out of range.
+
+        """
+        given = {
+            field: getattr(self, option)
+            for option, field in _PRIVACY.items()
+            if getattr(self, option) is not None
+        }
+        if not given:
+            return None
+        for option in ("dp_clip", "dp_noise"):
+            if getattr(self, option) is None:
+                raise ValueError(
+                    f"Differential privacy needs --{_dashed(option)}: pass both --dp-clip"
+                    " and --dp-noise."
+                )
+        settings = PrivacySettings(**given)
+        if settings.delta * self.clients >= 1:
+            raise ValueError(
+                f"--dp-delta must be less than 1/{self.clients}, one divided by the number of"
+                f" clients, got {settings.delta:g}"
+            )
+        settings.central(clients_per_round=1)  # raises if a value is out of range
+        settings.local()
+        return settings
 
 
 @dataclass(frozen=True)
-class SimulationOptions(TrainingOptions):
-    """Options that determine how one machine simulates all clients."""
+class LocalOptions(TrainingOptions):
+    """Options that determine how one machine trains all clients."""
 
     device: Annotated[str, typer.Option(help="Device of torch: cpu, cuda, cuda:1, ...")] = "cpu"
     memory: Annotated[
@@ -254,9 +402,6 @@ class SimulationOptions(TrainingOptions):
             show_default="one per core if that is faster",
         ),
     ] = None
-    engine: Annotated[
-        str, typer.Option(help="local, or flower: Flower's simulation on Ray, with equal results.")
-    ] = LOCAL_ENGINE
     as_json: AsJson = False
 
     @property
@@ -269,10 +414,226 @@ class SimulationOptions(TrainingOptions):
         return int(self.memory * (1 << 30))
 
 
+@dataclass(frozen=True)
+class SimulationOptions(LocalOptions):
+    """Options that determine how one machine simulates all clients."""
+
+    engine: Annotated[
+        str, typer.Option(help="local, or flower: Flower's simulation on Ray, with equal results.")
+    ] = LOCAL_ENGINE
+
+
+def _parse_list(text: Any, parse: Callable[[str], Any]) -> Any:
+    """Parse values that are separated by commas; return a tuple, or the value if it is one."""
+    if not isinstance(text, str):
+        return text
+    values = tuple(dict.fromkeys(parse(part.strip()) for part in text.split(",")))
+    return values if len(values) > 1 else values[0]
+
+
+def _parse_integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"expected a whole number, got {text!r}") from None
+
+
+def _sweep_option(parse: Callable[[str], Any], metavar: str, help: str) -> Any:
+    return typer.Option(
+        parser=lambda text: _parse_list(text, parse),
+        metavar=metavar,
+        help=help,
+        show_default=_METHOD_DEFAULT,
+    )
+
+
+@dataclass(frozen=True)
+class ComparisonOptions(SimulationOptions):
+    """Options of a comparison: some take several values, and there can be several seeds."""
+
+    p_up: Annotated[
+        Any, _sweep_option(parse_share, "FRACTIONS", "Like in run; 1/25,1/100 compares both.")
+    ] = None
+    p_down: Annotated[
+        Any, _sweep_option(parse_share, "FRACTIONS", "Like in run; 1/25,auto compares both.")
+    ] = None
+    local_steps: Annotated[
+        Any, _sweep_option(_parse_integer, "NUMBERS", "Like in run; 25,100 compares both.")
+    ] = None
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Number of seeds, from --seed on; the report shows bands.")
+    ] = 1
+
+    def experiments(self, task: str, methods: Sequence[str]) -> list[Experiment]:
+        """Return all experiments: each method with each value of a sweep and each seed.
+
+        Raises:
+            ValueError: See ``experiment``.
+
+        """
+        swept = {
+            name: value if isinstance(value, tuple) else (value,)
+            for name in _SWEPT
+            for value in [getattr(self, name)]
+        }
+        found = [
+            replace(self, **dict(zip(swept, values, strict=True)), seed=seed).experiment(
+                task, method, strict=False
+            )
+            for method in methods
+            for values in product(*swept.values())
+            for seed in range(self.seed, self.seed + self.seeds)
+        ]
+        # A method without the parameter gives the same experiment for each value.
+        return list({each.digest: each for each in found}.values())
+
+
+def _tuned_option(parse: Callable[[str], Any], metavar: str, help: str, default: str) -> Any:
+    return typer.Option(
+        parser=lambda text: _parse_list(text, parse),
+        metavar=metavar,
+        help=help,
+        show_default=default,
+    )
+
+
+@dataclass(frozen=True)
+class TuningOptions(LocalOptions):
+    """Options of a search for the parameters of a method."""
+
+    local_steps: Annotated[
+        Any,
+        _tuned_option(_parse_integer, "NUMBERS", "Local iterations per round to try.", "1,5,25"),
+    ] = None
+    p_up: Annotated[
+        Any,
+        _tuned_option(
+            parse_fraction,
+            "FRACTIONS",
+            "Fractions of values in an upload to try.",
+            "1/25,1/100,1/400",
+        ),
+    ] = None
+    p_down: Annotated[
+        Any,
+        _tuned_option(
+            parse_fraction,
+            "FRACTIONS",
+            "Fractions of values in a broadcast to try.",
+            "each --p-up, and --p-up times --participation",
+        ),
+    ] = None
+    codec: Annotated[
+        str | None,
+        typer.Option(
+            help="How positions are coded: golomb or adaptive.",
+            show_default="adaptive, if the method has it",
+        ),
+    ] = None
+    magnitudes: Annotated[
+        str | None,
+        typer.Option(
+            help="The magnitude of a broadcast of STC: mean or powers (of two).",
+            show_default="powers, if the method has it",
+        ),
+    ] = None
+    minimise: Annotated[
+        str, typer.Option(help="What to minimise per client: bytes, bytes-up or bytes-down.")
+    ] = "bytes"
+    down_weight: Annotated[
+        float | None,
+        typer.Option(help="Factor of downloaded bytes in --minimise bytes.", show_default="1"),
+    ] = None
+    target: Annotated[
+        float | None,
+        fraction_option("Value of the metric to reach, for example 0.9.", "--within of the best"),
+    ] = None
+    within: Annotated[
+        float | None,
+        typer.Option(
+            help="Distance of the target below the best accuracy, in percentage points.",
+            show_default="2",
+        ),
+    ] = None
+    budget: Annotated[
+        int | None,
+        typer.Option(help="Iterations of the longest runs.", show_default="half of --iterations"),
+    ] = None
+    rungs: Annotated[
+        int | None,
+        typer.Option(help="Steps of the search.", show_default="3, or 2 with a small budget"),
+    ] = None
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Seeds of the two cheapest candidates, from --seed on.")
+    ] = 2
+    out: Out = Path("tuning")
+
+    def plan(self, task: str, method: str) -> Plan:
+        """Return the search that these options describe.
+
+        Raises:
+            ValueError: See ``TrainingOptions.experiment`` and ``Plan.of``.
+
+        """
+        from fedtern.tuning import Grid, Plan  # imports torch
+
+        load_tasks(self.imports)
+        fixed = [name for name in _METHOD if name not in _SWEPT]
+        swept = {name: getattr(self, name) for name in _SWEPT}
+        return Plan.of(
+            task,
+            self.method_values(method, fixed, strict=True),
+            Grid(**{name: _as_tuple(value) for name, value in swept.items()}),
+            self.environment(**{name: getattr(self, name) for name in _PARTICIPATION}),
+            **{name: getattr(self, name) for name in (*_SEARCH, *_SGD)},
+            privacy=self.privacy_settings(),
+        )
+
+    def run_command(self, task: str, experiment: Experiment) -> list[str]:
+        """Return the command that trains a candidate in full, from where the search stopped."""
+        arguments = ["fedtern", "run", task, "--method", format_method(experiment.method)]
+        for each in fields(LocalOptions):
+            value = getattr(self, each.name)
+            if each.name in _METHOD or each.name in ("evaluate_every", "as_json", "out"):
+                continue
+            if value != each.default:
+                option = "--import" if each.name == "imports" else f"--{_dashed(each.name)}"
+                for part in value if isinstance(value, list) else [value]:
+                    arguments += [option, str(part)]
+        every = str(experiment.evaluate_every)
+        return [*arguments, "--evaluate-every", every, "--out", str(self.out), "--resume"]
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...] | None:
+    return value if value is None or isinstance(value, tuple) else (value,)
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+_SWEPT = ("p_up", "p_down", "local_steps")
+_SEARCH = ("minimise", "down_weight", "target", "within", "budget", "rungs", "seeds")
 _PARTICIPATION = ("participation", "batch_size")
 _SGD = ("iterations", "learning_rate", "momentum", "weight_decay", "evaluate_every", "seed")
-_METHOD = ("p_up", "p_down", "local_steps", "scope", "delta", "weighted")
-EXPERIMENT = (*(f.name for f in fields(SplitOptions)), *_PARTICIPATION, *_SGD, *_METHOD)
+_METHOD = (
+    "p_up",
+    "p_down",
+    "local_steps",
+    "scope",
+    "codec",
+    "magnitudes",
+    "delta",
+    "weighted",
+)
+_PRIVACY = {
+    "dp_clip": "clip",
+    "dp_noise": "noise_multiplier",
+    "dp_delta": "delta",
+    "dp_budget": "budget",
+    "dp_model": "model",
+}
+EXPERIMENT = (*(f.name for f in fields(SplitOptions)), *_PARTICIPATION, *_SGD, *_METHOD, *_PRIVACY)
 """Options that are part of the experiment; the others are about where and how it runs."""
 
 

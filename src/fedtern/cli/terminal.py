@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -27,6 +28,30 @@ def console(width: int) -> Console:
     from rich.console import Console  # slow to import; errors are printed without it
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else width)
+
+
+def spinner(shown: Console, text: str) -> AbstractContextManager[Any]:
+    """Return a context that shows a spinner below the output of a console.
+
+    Lines that are printed or logged meanwhile appear above it; see ``CurrentStderrHandler``.
+    Without a terminal for both standard streams, the context does nothing: rich would write
+    to one of them what belongs to the other.
+    """
+    both = shown.is_terminal and sys.stderr.isatty()
+    return shown.status(text) if both else nullcontext()
+
+
+class CurrentStderrHandler(logging.StreamHandler[TextIO]):
+    """Logs to ``sys.stderr`` as it is when a record is logged.
+
+    The handler of the standard library keeps the stream of the time when it was created. Its lines
+    would break a spinner, which replaces ``sys.stderr`` while it is shown.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log a record to the current ``sys.stderr``."""
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 def report_fallback() -> None:

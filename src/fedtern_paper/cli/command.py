@@ -68,7 +68,10 @@ def reproduce(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a table or figure of the paper; finished runs are not repeated."""
+    """Make a table or figure of the paper.
+
+    Finished runs are not repeated.
+    """
     finished = Results(out, data_dir)
     with report_errors():
         if check:
