@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import time
@@ -22,13 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from fedtern.core.codecs import TernaryCodec
+from fedtern.core.codecs import AdaptiveCodec, TernaryCodec
+from fedtern.core.codecs.codec import Codec
 from fedtern.core.codecs.golomb import golomb_width
 from fedtern.core.compressors import SparseTernary
 from fedtern.core.feedback import EMPTY, ErrorFeedback, State
 from fedtern.core.layout import Layout, Vector
 from fedtern.core.methods.aggregation import Mean
 from fedtern.core.updates import Ternary, Update
+from traffic import vgg11s
 
 VGG11S = 865_482
 LARGE = 100_000_000
@@ -43,10 +46,13 @@ Task = tuple[
 class Compression:
     """One side of a link that gets a new delta each time, as in training."""
 
-    def __init__(self, size: int, p: float, rng: np.random.Generator) -> None:
-        self.layout = Layout.flat(size)
+    def __init__(
+        self, layout: Layout, p: float, rng: np.random.Generator, codec: Codec | None = None
+    ) -> None:
+        self.layout = layout
+        size = layout.size
         self.memory = ErrorFeedback(SparseTernary(p))
-        self.codec = TernaryCodec()
+        self.codec = codec or TernaryCodec()
         self.state: State = EMPTY
         self.rng = rng
         several = 4 if size < LARGE // 10 else 2
@@ -69,7 +75,7 @@ class Round:
     """A server that combines many uploads into one broadcast."""
 
     def __init__(self, size: int, p: float, rng: np.random.Generator) -> None:
-        self.link = Compression(size, p, rng)
+        self.link = Compression(Layout.flat(size), p, rng)
         self.uploads: list[Update] = []
         for _ in range(UPLOADS):
             indices = np.unique(rng.integers(0, size, max(int(size * p), 1)))
@@ -155,10 +161,45 @@ def others(x: Vector, p: float) -> dict[str, Task]:
     return tasks
 
 
+def uneven(layout: Layout, rng: np.random.Generator) -> Vector:
+    """Return a factor for each value: some rows and columns of a tensor change more than others."""
+    factors = []
+    for shape in layout.shapes:
+        rows = np.exp(rng.standard_normal((shape[0], 1), np.float32))
+        columns = np.exp(rng.standard_normal((1, math.prod(shape[1:])), np.float32))
+        factors.append((rows * columns).reshape(-1))
+    return np.concatenate(factors)
+
+
+def run_adaptive(p: float, repeats: int) -> dict[str, float]:
+    """Time of the adaptive codec for VGG11*, and of Golomb on the same updates, by np.add."""
+    rng = np.random.default_rng(0)
+    layout = vgg11s()
+    golomb = Compression(layout, p, rng)
+    adaptive = Compression(layout, p, rng, AdaptiveCodec(TernaryCodec()))
+    factors = uneven(layout, rng)
+    golomb.deltas = adaptive.deltas = [delta * factors for delta in golomb.deltas]
+    x = golomb.deltas[0]
+    update = SparseTernary(p).compress(x, layout, rng)
+    data = adaptive.codec.encode(update, layout)
+    assert data[0] == AdaptiveCodec.id
+    residual = x.copy()
+    works: dict[str, Task] = {
+        "np.add": (nothing, lambda: np.add(residual, x, out=residual)),
+        "Golomb: encode": (nothing, lambda: golomb.codec.encode(update, layout)),
+        "Golomb: compress + encode": (golomb.prepare, golomb.step),
+        "adaptive: encode": (nothing, lambda: adaptive.codec.encode(update, layout)),
+        "adaptive: decode": (nothing, lambda: adaptive.codec.decode(data, layout)),
+        "adaptive: compress + encode": (adaptive.prepare, adaptive.step),
+    }
+    seconds = measure(works, repeats)
+    return {name: value / seconds["np.add"] for name, value in seconds.items()}
+
+
 def run(size: int, p: float, repeats: int) -> dict[str, Any]:
     """Time of each task as a multiple of np.add."""
     rng = np.random.default_rng(0)
-    ours = Compression(size, p, rng)
+    ours = Compression(Layout.flat(size), p, rng)
     residual = ours.deltas[0].copy()
     delta = ours.deltas[1]
     data = ours.step()
@@ -182,7 +223,7 @@ def run(size: int, p: float, repeats: int) -> dict[str, Any]:
         "size": size,
         "p": p,
         "bytes": len(data),
-        "zlib_bytes": len(zlib.compress(raw_gaps(ours.codec.decode(data, ours.layout)))),
+        "zlib_bytes": len(zlib.compress(raw_gaps(TernaryCodec().decode(data, ours.layout)))),
         "add_us": 1e6 * seconds["np.add"],
         "ratios": ratios,
     }
@@ -207,6 +248,10 @@ def show(found: dict[str, Any]) -> None:
     print(f"zlib of the gaps, without signs: {found['zlib_bytes']:,} bytes")
     for name, ratio in found["ratios"].items():
         print(f"{name:30} {ratio:10.2f} x np.add")
+    if "uneven" in found:
+        print("an update with more non-zeros in some rows and columns:")
+    for name, ratio in found.get("uneven", {}).items():
+        print(f"{name:30} {ratio:10.2f} x np.add")
     for name, milliseconds in found.get("server_ms", {}).items():
         print(f"{name:30} {milliseconds:10.1f} ms")
 
@@ -224,6 +269,8 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     found = run(options.size, options.p, options.repeats)
+    if options.size == VGG11S:
+        found["uneven"] = run_adaptive(options.p, options.repeats)
     found["server_ms"] = serve(options.size, options.p, options.repeats)
     if options.large:
         found["large"] = run(LARGE, options.p, max(options.repeats // 40, 3))

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from rows import VGG11S, Options, P, Row, Rows, random_ternary, take_turns
 MU = np.array([0.01], np.float32)
 Pack = Callable[[bytes], bytes]
 PYTHON = "NNCODEC_PYTHON"
+NNCODEC = "DeepCABAC (nncodec)"
 
 
 def gaps(update: Ternary) -> bytes:
@@ -117,25 +119,42 @@ def _against(name: str, pack: tuple[Pack, Pack], form: str, update: Ternary, rep
     yield Row("decode", peer, us["decode"], us["their decode"], "us")
 
 
-def _nncodec(update: Ternary, ours: bytes, seconds: float) -> Rows:
-    """Compare with DeepCABAC in a separate Python: nncodec 2 needs NumPy 1, we need NumPy 2."""
+class DeepCabac(NamedTuple):
+    """Result of the compressor: size, and seconds to encode and decode."""
+
+    nbytes: float
+    encode: float
+    decode: float
+
+
+def run_nncodec(update: Ternary) -> DeepCabac | str:
+    """Compress with DeepCABAC in a separate Python; return the reason if this is not possible.
+
+    nncodec 2 needs NumPy 1, we need NumPy 2.
+    """
     python = os.environ.get(PYTHON) or (sys.executable if find_spec("nncodec") else None)
-    peer = "DeepCABAC (nncodec)"
     if python is None:
-        yield Row(
-            "nncodec", peer,
-            note="not installed; it needs numpy < 2 in a separate environment:"
-            f" python -m venv NN && NN/bin/pip install nncodec, then {PYTHON}=NN/bin/python",
-        )  # fmt: skip
-        return
+        return (
+            "not installed; it needs numpy < 2 in a separate environment:"
+            f" python -m venv NN && NN/bin/pip install nncodec, then {PYTHON}=NN/bin/python"
+        )
     script = Path(__file__).with_name("nncodec_peer.py")
     done = subprocess.run(
         [python, str(script)], input=dense(update), capture_output=True, check=False
     )
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip().splitlines() or ["no error message"]
-        yield Row("nncodec", peer, note=f"failed in {python}: {reason[-1]}")
+        return f"failed in {python}: {reason[-1]}"
+    return DeepCabac(*map(float, done.stdout.split()[-3:]))
+
+
+def _nncodec(update: Ternary, ours: bytes, seconds: float) -> Rows:
+    """Compare with DeepCABAC."""
+    found = run_nncodec(update)
+    if isinstance(found, str):
+        yield Row("nncodec", NNCODEC, note=found)
         return
-    size, encode, decode = map(float, done.stdout.split()[-3:])
-    yield Row("size", peer, len(ours), size, "bytes", note="lossless, of the dense array")
-    yield Row("encode", peer, 1e6 * seconds, 1e6 * encode, "us", note=f"decode {decode:.3g} s")
+    note = "lossless, of the dense array"
+    yield Row("size", NNCODEC, len(ours), found.nbytes, "bytes", note=note)
+    note = f"decode {found.decode:.3g} s"
+    yield Row("encode", NNCODEC, 1e6 * seconds, 1e6 * found.encode, "us", note=note)

@@ -34,6 +34,7 @@ BENCHMARKS = {
     "growth": Benchmark("growth of each stage with size, sparsity and cohort", "growth"),
     "peers": Benchmark("sizes and times / zlib, zstd and DeepCABAC", "peers"),
     "codec": Benchmark("compress and decode / addition of two vectors", "scripts", "codec"),
+    "bytes": Benchmark("real messages and catch-ups / Golomb, zlib, zstd", "message_bytes"),
     "kernels": Benchmark("stages with the compiled kernels / with those in NumPy", "kernels"),
     "methods": Benchmark("codec of every method / addition of two vectors", "scripts", "methods"),
     "mqtt": Benchmark("1,000 clients on a broker: rounds and bytes on the wire", "mqtt"),

@@ -1,0 +1,281 @@
+"""Bytes until a target accuracy: stc_plus beside the paper's STC and FedAvg, from recorded runs.
+
+`python benchmarks/beyond_the_paper.py` prints the tables of docs/results/beyond-the-paper.md and
+draws its picture, unless `--no-picture` is given. It trains nothing: runs of stc_plus are in
+docs/results/beyond-the-paper, those of the paper's methods in the records of `fedtern advise`.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from matplotlib import pyplot as plt
+
+from fedtern.advice import Point, Record, load_records
+from fedtern.data.environment import Environment
+from fedtern.report import load_run, method_label
+from fedtern.runs import RecordedRun
+
+DOCS = Path(__file__).parents[1] / "docs" / "results"
+RUNS = DOCS / "beyond-the-paper"
+PICTURE = DOCS / "beyond-the-paper.svg"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A task and an environment, with the target accuracy.
+
+    On iid data, the target is that of Table IV or, for runs that were stopped early, a lower one.
+    Elsewhere it is the highest whole percent that STC with the paper's p = 1/400 reaches.
+    """
+
+    title: str
+    task: str
+    environment: Environment
+    target: float
+
+
+class Cost(NamedTuple):
+    """The cost of a method until the target, as a mean over seeds."""
+
+    label: str
+    iteration: float
+    up: float
+    down: float
+    seeds: int
+    totals: tuple[float, ...] = ()
+
+    @property
+    def total(self) -> float:
+        """Bytes in both directions."""
+        return self.up + self.down
+
+
+TWO = Environment(classes_per_client=2)
+ONE = Environment(classes_per_client=1)
+UNBALANCED = Environment(clients=200, participation=0.025, gamma=0.9)
+CELLS = (
+    Cell("logistic-mnist, iid", "logistic-mnist", Environment(), 0.91),
+    Cell("logistic-mnist, two classes", "logistic-mnist", TWO, 0.89),
+    Cell("logistic-mnist, one class", "logistic-mnist", ONE, 0.90),
+    Cell("logistic-mnist, 5 of 200, unbalanced", "logistic-mnist", UNBALANCED, 0.87),
+    Cell("cnn-kws, iid", "cnn-kws", Environment(), 0.89),
+    Cell("cnn-kws, two classes", "cnn-kws", TWO, 0.90),
+    Cell("lstm-fashion, iid", "lstm-fashion", Environment(), 0.85),
+)
+
+
+def is_paper_stc(method: Mapping[str, Any]) -> bool:
+    """Return whether a method is the paper's STC with equal rates."""
+    return bool(
+        method["name"] == "stc"
+        and method["local_steps"] == 1
+        and method["p_up"] == method["p_down"]
+        and method.get("codec", "golomb") == "golomb"
+        and method.get("magnitudes", "mean") == "mean"
+    )
+
+
+def is_fedavg(method: Mapping[str, Any]) -> bool:
+    return bool(method["name"] == "fedavg")
+
+
+def is_plus(method: Mapping[str, Any]) -> bool:
+    """Return whether a method is stc_plus with its defaults, or the equal stc of large models.
+
+    With at least 256 values in an upload, stc_plus is stc with these options and p_up = 1/200.
+    """
+    if method["name"] == "stc_plus":
+        return bool(method["p_up"] == "auto" and method["local_steps"] == 1)
+    rates = (1 / 200, 1 / 2000)  # with one client in ten
+    return (
+        has_options_of_plus(method)
+        and (method["p_up"], method["p_down"]) == rates
+        and method["local_steps"] == 1
+    )
+
+
+def has_options_of_plus(method: Mapping[str, Any]) -> bool:
+    """Return whether a method is stc with the codec, magnitudes and broadcasts of stc_plus."""
+    return bool(
+        method["name"] == "stc"
+        and method.get("codec") == "adaptive"
+        and method.get("magnitudes") == "powers"
+        and method["p_down"] < method["p_up"]
+    )
+
+
+def with_steps(local_steps: int) -> Callable[[Mapping[str, Any]], bool]:
+    """Return a function that accepts stc_plus:p_up=1/25 with several local steps."""
+
+    def accepts(method: Mapping[str, Any]) -> bool:
+        return (
+            has_options_of_plus(method)
+            and method["p_up"] == 1 / 25
+            and method["local_steps"] == local_steps
+        )
+
+    return accepts
+
+
+def records_of(
+    cell: Cell, records: Iterable[Record], chosen: Callable[[Mapping[str, Any]], bool]
+) -> list[Record]:
+    return [
+        record
+        for record in records
+        if record.task == cell.task and record.environment == cell.environment
+        if chosen(record.method)
+    ]
+
+
+def cost_of(record: Record, target: float) -> Cost | None:
+    point = record.reaching(target)
+    if point is None:
+        return None
+    label = method_label(record.method)
+    if record.momentum and record.task == "logistic-mnist":
+        label += f", momentum {record.momentum:g}"
+    return Cost(label, point.iteration, point.up, point.down, record.seeds)
+
+
+def cheapest(records: Iterable[Record], target: float) -> Cost | None:
+    """Return the lowest total among records that reach the target."""
+    costs = [cost for record in records if (cost := cost_of(record, target))]
+    return min(costs, key=lambda cost: cost.total, default=None)
+
+
+def final_accuracy(points: Sequence[Point]) -> float:
+    """Return the mean of the last three evaluations."""
+    return statistics.fmean(point.accuracy for point in points[-3:])
+
+
+def plus_cost(records: Sequence[Record], target: float) -> Cost | None:
+    """Return the mean over seeds; each record has one seed."""
+    costs = [cost_of(record, target) for record in records]
+    reached = [cost for cost in costs if cost is not None]
+    if not reached or len(reached) < len(costs):
+        return None
+    mean = [statistics.fmean(values) for values in zip(*(c[1:4] for c in reached), strict=True)]
+    totals = tuple(cost.total for cost in reached)
+    return Cost("stc_plus", mean[0], mean[1], mean[2], len(reached), totals)
+
+
+def record_of(run: RecordedRun) -> Record:
+    """Return the evaluations of one run, which may have been stopped early."""
+    config = run.config
+    points = tuple(
+        Point(row["iteration"], row["accuracy"], row["up_bytes_mean"], row["down_bytes_mean"])
+        for row in run.evaluations
+    )
+    return Record(
+        task=config["task"],
+        parameters=config["parameters"],
+        method=config["method"],
+        momentum=config["momentum"],
+        learning_rate=config["learning_rate"],
+        weight_decay=config["weight_decay"],
+        environment=Environment(**config["environment"]),
+        iterations=config["iterations"],
+        own_iterations=config["iterations"],
+        seeds=1,
+        points=points,
+    )
+
+
+def megabytes(value: float) -> str:
+    return f"{value / 1e6:.3g}"
+
+
+def row(title: str, cost: Cost | None, reference: Cost | None) -> str:
+    if cost is None:
+        return f"| {title} | not reached | | | | | |"
+    ratio = ""
+    if reference is not None and reference is not cost:
+        factor = cost.total / reference.total
+        ratio = f"{factor:.1f} times" if factor > 1 else f"1/{1 / factor:.1f}"
+    total = megabytes(cost.total)
+    if len(cost.totals) > 1:
+        total += f" ({megabytes(min(cost.totals))} to {megabytes(max(cost.totals))})"
+    cells = (
+        *(f"{title}: {cost.label}" if cost.label not in title else title, f"{cost.iteration:,.0f}"),
+        *(megabytes(cost.up), megabytes(cost.down), total, ratio, str(cost.seeds)),
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def describe(cell: Cell, records: Sequence[Record], plus: Sequence[Record]) -> list[str]:
+    """Return the lines of one cell's table."""
+    ours = plus_cost(records_of(cell, plus, is_plus), cell.target)
+    stc = cheapest(records_of(cell, records, is_paper_stc), cell.target)
+    fedavg = cheapest(records_of(cell, records, is_fedavg), cell.target)
+    lines = [
+        f"\n### {cell.title}: until {100 * cell.target:.0f} %\n",
+        "| | iterations | MB up | MB down | MB total | of STC | seeds |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+        row("the paper's STC, best p", stc, None),
+        row("FedAvg, best n", fedavg, stc),
+        row("stc_plus", ours, stc),
+    ]
+    for local_steps in (5, 25):
+        delayed = records_of(cell, plus, with_steps(local_steps))
+        if delayed:
+            title = f"stc_plus with p_up=1/25 and {local_steps} local steps"
+            lines.append(row(title, plus_cost(delayed, cell.target), stc))
+    ends = [
+        f"{method_label(record.method)} {100 * final_accuracy(record.points):.1f} %"
+        f" after {record.points[-1].iteration:,}"
+        for source, chosen in ((records, is_paper_stc), (plus, is_plus))
+        for record in records_of(cell, source, chosen)
+        if not (record.momentum and record.task == "logistic-mnist")
+    ]
+    return [*lines, "\nAccuracy at the end, after so many iterations: " + ", ".join(ends) + "."]
+
+
+def draw(records: Sequence[Record], plus: Sequence[Record], cells: Sequence[Cell]) -> None:
+    plt.rcParams.update({"svg.hashsalt": "fedtern", "font.size": 9})
+    columns = 4
+    lines = -(-len(cells) // columns)
+    figure, grid = plt.subplots(lines, columns, figsize=(13, 3.1 * lines), layout="constrained")
+    styles = (
+        (is_fedavg, records, "#d55e00", "FedAvg"),
+        (is_paper_stc, records, "#0072b2", "the paper's STC"),
+        (is_plus, plus, "#009e73", "stc_plus"),
+    )
+    for cell, axes in zip(cells, grid.flat, strict=False):
+        for chosen, source, colour, label in styles:
+            for i, record in enumerate(records_of(cell, source, chosen)):
+                xs = [(point.up + point.down) / 1e6 for point in record.points]
+                ys = [100 * point.accuracy for point in record.points]
+                name = label if i == 0 else None
+                axes.plot(xs, ys, color=colour, linewidth=1.2, alpha=0.8, label=name)
+        axes.axhline(100 * cell.target, color="#888888", linewidth=0.8, linestyle=":")
+        axes.set(title=cell.title, xscale="log", ylim=(100 * cell.target - 25, None))
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in grid.flat[len(cells) :]:
+        axes.set_visible(False)
+    grid.flat[0].legend(frameon=False)
+    figure.supxlabel("MB up and down per participating client")
+    figure.supylabel("test accuracy in %")
+    figure.savefig(PICTURE, metadata={"Date": None})
+
+
+def main() -> None:
+    runs = [load_run(path.parent) for path in sorted(RUNS.glob("*/config.json"))]
+    own = [record_of(run) for run in runs]
+    records = load_records()
+    cells = [cell for cell in CELLS if records_of(cell, own, is_plus)]
+    for cell in cells:
+        print("\n".join(describe(cell, records, own)))
+    if "--no-picture" not in sys.argv:
+        draw(records, own, cells)
+
+
+if __name__ == "__main__":
+    main()
