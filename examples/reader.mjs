@@ -1,14 +1,28 @@
 // A reader of wire format version 1 in another language, written from docs/format.md alone.
-// `node examples/reader.mjs tests/core/golden/v1.json` checks it against the golden vectors.
+// `node examples/reader.mjs tests/core/golden/v1.json` checks it against the golden vectors, as do v1-steps.json and
+// v1-updates.json.
 import { createHash } from 'node:crypto';
 import { readFileSync, realpathSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
 const UPLOAD = 1, BROADCAST = 2, CATCH_UP = 3, ARRAY = 4, COHORT_NOTICE = 5;
+const MAX_ROUND = 2 ** 32 - 2;
+const ADDRESSED_CATCH_UP = 0x23;  // version 2, which only catch-ups have
 const REPLAY = 0, SUM = 1, MODEL = 2, INITIAL = 3;
 const MAX_VALUE = 2 ** 100, MAX_UPLOAD = 2 ** 64, MAX_CARRIED = 2 ** 64, MAX_SCALE = 2 ** 93, MAX_UPDATES = 2 ** 24, MAX_AXES = 32;
 const MAX_STEPS = 2 ** 20, MAX_BITS = 16, MAX_RANK = 2 ** 15, MAX_LEFT = 2, MAX_RIGHT = 2 ** 80;
 const TRITS = 17, TRITS_WIDTH = 27, MAX_EXPONENT = 227, WHOLE = -1;
+const SUMS = [6, 7, 19, 20];
+const PALETTE = 4, LARGEST_SIDE = 64;
+const CENTROIDS = {
+  1: [0.7978845608], 2: [0.4527800398, 1.5104176087],
+  3: [0.2450941788, 0.7560052512, 1.3439092613, 2.1519457045],
+  4: [0.1283950299, 0.3880482999, 0.6567591230, 0.9423404565, 1.2562311512, 1.6180466250, 2.0690172906, 2.7326357834],
+};
+
+// Steps and the adaptive stream; probabilities are of 65536.
+const MAX_MAGNITUDE = 2 ** 31 - 1, EXPONENT_BIAS = 128, FIRST_STEP = -24, LAST_STEP = 22;
+const LEAST = 32, MOST = 65504, HALF = 32768, SLOWEST = 30, UNIFORM = 15, MAX_LEVELS = 16, UNARY = 16;
 
 // The format's printed list: computing it would depend on the platform's pow().
 const DENSITIES = `
@@ -165,6 +179,177 @@ function readPositions(reader, k, n) {
   });
 }
 
+const bitLength = (number) => {
+  let bits = 0;
+  for (; number >= 1; number /= 2) bits++;
+  return bits;
+};
+const clamp = (probability) => Math.min(Math.max(probability, LEAST), MOST);
+const newBits = (count) => Array.from({ length: count }, () => ({ one: HALF, seen: 0 }));
+const newNumber = () => ({ length: newBits(31), second: newBits(31) });
+
+// The stream `adaptive(k, largest)`. No integer is above 2 ** 53, so doubles hold all of them.
+class AdaptiveStream {
+  #bytes; #at = 0; #range = 2 ** 32 - 1; #value = 0;
+  #tensorCount = newNumber(); #learning = newBits(16); #longRow = newNumber();
+  #row = Array.from({ length: 12 }, () => newBits(UNARY));
+  #differs = newBits(8); #distance = Array.from({ length: 8 }, newNumber);
+
+  constructor(bytes) {
+    this.#bytes = bytes;
+    for (let i = 0; i < 4; i++) this.#shift();
+    demand(this.#value < this.#range, 'adaptive stream begins with four bytes of 255');
+  }
+  #shift() { this.#value = this.#value * 256 + (this.#bytes[this.#at++] ?? 0); }
+  finish() {
+    demand(this.#at >= this.#bytes.length, 'bytes left over');
+    demand(this.#bytes.at(-1) !== 0, 'adaptive stream ends with a zero');
+  }
+
+  #bit(one) {
+    const bound = Math.floor(this.#range / 65536) * one, bit = this.#value < bound ? 1 : 0;
+    if (bit) this.#range = bound;
+    else {
+      this.#range -= bound;
+      this.#value -= bound;
+    }
+    for (; this.#range < 2 ** 24; this.#range *= 256) this.#shift();
+    return bit;
+  }
+  #adaptive(model) {
+    const bit = this.#bit(model.one), rate = Math.floor(65536 / (model.seen + 2));
+    const change = Math.floor((bit ? 65536 - model.one : model.one) * rate / 65536);
+    model.one = clamp(bit ? model.one + change : model.one - change);
+    model.seen = Math.min(model.seen + 1, SLOWEST);
+    return bit;
+  }
+  #number({ length, second }) {
+    let digits = 0;
+    while (this.#adaptive(length[digits])) demand(++digits < length.length, 'number of 2^31 - 1 or more');
+    let value = digits ? 2 + this.#adaptive(second[digits]) : 1;
+    for (let i = 1; i < digits; i++) value = 2 * value + this.#bit(HALF);
+    return value - 1;
+  }
+  // A number up to `most`: a one for each of the first 16, then the rest.
+  #unary(models, rest, most, what) {
+    let found = 0;
+    while (found < Math.min(most, UNARY)) {
+      if (!this.#adaptive(models[found])) return found;
+      found++;
+    }
+    if (found < most) found += this.#number(rest);
+    demand(found <= most, `${what} above ${most}`);
+    return found;
+  }
+
+  positions(k, matrices) {
+    const positions = [];
+    matrices.forEach((tensor, i) => {
+      const left = k - positions.length;
+      if (left === 0) return;
+      const count = i < matrices.length - 1 ? this.#number(this.#tensorCount) : left;
+      demand(count <= Math.min(left, tensor.rows * tensor.columns), 'more positions than parameters');
+      if (count > 0) this.#tensor(tensor, count, positions);
+    });
+    return Float64Array.from(positions);
+  }
+
+  #tensor({ start, rows, columns }, count, positions) {
+    const size = rows * columns;
+    let learning = UNIFORM;
+    if (rows > 1 && columns > 1 && columns <= 2 ** MAX_LEVELS) {
+      let node = 1;
+      for (let i = 0; i < 4; i++) node = 2 * node + this.#adaptive(this.#learning[node]);
+      learning = node - 16;
+    } else {
+      for (columns = 1; columns < 2 ** MAX_LEVELS && count * columns < size;) columns *= 2;
+      rows = Math.ceil(size / columns);
+    }
+    const levels = bitLength(columns - 1);
+    const seen = learning < UNIFORM ? new Float64Array(2 * 2 ** levels) : null;
+    const tree = { levels, seen, prior: seen ? 2 ** (learning + 1) : 1, positions };
+    for (let left = count, row = 0; left > 0; row++) {
+      const from = row * columns, width = Math.min(columns, size - from);
+      let here = left;
+      if (row < rows - 1) {
+        const which = Math.min(Math.floor(bitLength(Math.floor(64 * left / (rows - row))) / 2), 11);
+        here = this.#unary(this.#row[which], this.#longRow, Math.min(left, columns), 'positions in a row');
+      }
+      demand(here <= width, 'more positions than columns');
+      if (here > 0) this.#columns({ ...tree, width, start: start + from }, 0, 1, 0, here);
+      left -= here;
+    }
+  }
+
+  #columns(row, level, node, first, count) {
+    const { levels, seen, width, start, positions } = row;
+    if (level === levels) {
+      positions.push(start + first);
+      return;
+    }
+    const span = 2 ** (levels - level - 1), inside = (from) => Math.min(Math.max(width - from, 0), span);
+    const leftSize = inside(first), rightSize = inside(first + span);
+    const fewest = Math.max(count - rightSize, 0), most = Math.min(count, leftSize);
+    let inLeft = fewest;
+    if (fewest < most) {
+      inLeft = this.#split(this.#probability(row, node, leftSize, rightSize), count);
+      demand(inLeft >= fewest && inLeft <= most, 'more positions than columns');
+    }
+    if (seen) {
+      seen[2 * node] += inLeft;
+      seen[2 * node + 1] += count - inLeft;
+    }
+    if (inLeft > 0) this.#columns(row, level + 1, 2 * node, first, inLeft);
+    if (inLeft < count) this.#columns(row, level + 1, 2 * node + 1, first + span, count - inLeft);
+  }
+
+  #probability({ seen, prior }, node, leftSize, rightSize) {
+    const left = leftSize * prior + 64 * (seen?.[2 * node] ?? 0);
+    const both = left + rightSize * prior + 64 * (seen?.[2 * node + 1] ?? 0);
+    const unit = 2 ** Math.max(bitLength(both) - 16, 0);
+    return clamp(Math.floor(65536 * Math.floor(left / unit) / Math.floor(both / unit)));
+  }
+
+  #split(p, count) {
+    if (count === 1) return this.#bit(p);
+    return count < 16 ? this.#binomial(p, count) : this.#distant(p, count);
+  }
+  #binomial(p, count) {
+    const hit = p > HALF ? 65536 - p : p, miss = 65536 - hit;
+    let mass = 2 ** 30, rest = 2 ** 30, outcome = 0;
+    for (let i = 0; i < count; i++) mass = Math.floor(mass * miss / 65536);
+    for (; outcome < count; outcome++) {
+      if (this.#bit(clamp(Math.floor(mass * 65536 / rest)))) break;
+      rest -= mass;
+      mass = Math.floor(mass * (count - outcome) * hit / ((outcome + 1) * miss));
+    }
+    return p > HALF ? count - outcome : outcome;
+  }
+  #distant(p, count) {
+    const which = Math.min(bitLength(count) - 5, 7), expected = Math.floor((count * p + HALF) / 65536);
+    if (!this.#adaptive(this.#differs[which])) return expected;
+    const more = this.#bit(HALF), distance = 1 + this.#number(this.#distance[which]);
+    return more ? expected + distance : expected - distance;
+  }
+
+  magnitudes(k, largest) {
+    const models = newBits(UNARY), rest = newNumber();
+    return Float64Array.from({ length: k }, () => 1 + this.#unary(models, rest, largest - 1, 'magnitude - 1'));
+  }
+}
+
+function readStream(reader) {
+  const length = Number(reader.varint());
+  demand(length === reader.left, `adaptive stream of ${length} bytes, but ${reader.left} are left`);
+  return new AdaptiveStream(reader.take(length));
+}
+
+function readAdaptivePositions(reader, k, { matrices }) {
+  const stream = readStream(reader), positions = stream.positions(k, matrices);
+  stream.finish();
+  return positions;
+}
+
 function readNestedKeys(reader, k, n, updates) {
   const m = reader.count(Math.min(k, n), 'number of changed positions');
   const changed = readPositions(new Reader(reader.take(reader.count(reader.left, 'length'))), m, n);
@@ -172,6 +357,12 @@ function readNestedKeys(reader, k, n, updates) {
   const rows = entries.map((entry) => Math.floor(entry / updates));
   demand(new Set(rows).size === m, 'changed position without an entry');
   return entries.map((entry, i) => changed[rows[i]] * updates + entry % updates);
+}
+
+function readPositionCount(reader, n) {
+  const k = reader.count(n, 'number of positions');
+  demand(k <= 8 * reader.left, 'ends early');
+  return k;
 }
 
 // The segment of each of some ascending positions; `ends` has the end of each segment.
@@ -197,6 +388,7 @@ function ternaryValues(mus, signs, keys, updates, ends) {
 
 // An update that adds `values`, one after the other, at `positions` (null: everywhere).
 const adding = (positions, values) => ({
+  positions,
   values,
   add: (weights) => values.forEach((value, i) => weights[positions ? positions[i] : i] += value),
 });
@@ -204,12 +396,14 @@ const adding = (positions, values) => ({
 const addingAt = (positions, values) => ({ ...adding(positions, values), nothing: values.length === 0 });
 
 // Codecs 2, 3 and 4 have the form of an update sequence of one update, with the flags 0, 1 and 3.
-function readEntries(reader, { ends, n }, flags, updates) {
+function readEntries(reader, model, flags, updates, adaptive = false) {
+  const { ends, n } = model;
   const ternary = flags & 1, byTensor = flags & 2, nested = flags & 4;
-  const k = reader.count(n, 'number of positions');
+  const k = readPositionCount(reader, n);
   const mus = ternary && reader.floats(updates * (byTensor ? ends.length : 1));
   const content = ternary ? reader.field(k, 1) : reader.floats(k);
-  const keys = nested ? readNestedKeys(reader, k, n, updates) : readPositions(reader, k, n * updates);
+  const keys = nested ? readNestedKeys(reader, k, n, updates)
+    : adaptive ? readAdaptivePositions(reader, k, model) : readPositions(reader, k, n * updates);
   const values = ternary ? ternaryValues(mus, content, keys, updates, ends) : content;
   return addingAt(keys.map((key) => Math.floor(key / updates)), values);
 }
@@ -233,9 +427,10 @@ function readSignCounts(reader, { n }) {
   return { step, updates, counts: ups.map((up) => 2 * up - updates) };
 }
 
-function readBinary(reader, { n }, ends) {
-  const k = reader.count(n, 'number of positions'), means = reader.floats(ends.length);
-  const positions = readPositions(reader, k, n), segments = segmentsOf(positions, ends);
+function readBinary(reader, model, ends, adaptive = false) {
+  const k = readPositionCount(reader, model.n), means = reader.floats(ends.length);
+  const positions = adaptive ? readAdaptivePositions(reader, k, model) : readPositions(reader, k, model.n);
+  const segments = segmentsOf(positions, ends);
   const used = new Set(segments);
   demand(means.every((mean, i) => (used.has(i) ? mean !== 0 : Object.is(mean, 0))),
     'mean must not be zero if used, else zero');
@@ -243,7 +438,7 @@ function readBinary(reader, { n }, ends) {
 }
 
 function readPowers(reader, { ends, n }) {
-  const k = reader.count(n, 'number of positions'), tops = reader.take(ends.length);
+  const k = readPositionCount(reader, n), tops = reader.take(ends.length);
   const signs = reader.field(k, 1), below = reader.field(k, 3);
   const positions = readPositions(reader, k, n), tensors = segmentsOf(positions, ends);
   const largest = new Uint8Array(ends.length);
@@ -255,6 +450,63 @@ function readPowers(reader, { ends, n }) {
   });
   demand(equal(tops, largest), 'not the exponent of the largest value');
   return addingAt(positions, values);
+}
+
+function readAdaptive(reader, model) {
+  const { ends, n } = model, codec = reader.u8();
+  const read = {
+    2: () => readEntries(reader, model, 0, 1, true),
+    3: () => readEntries(reader, model, 1, 1, true),
+    4: () => readEntries(reader, model, 3, 1, true),
+    8: () => readBinary(reader, model, [n], true),
+    9: () => readBinary(reader, model, ends, true),
+    33: () => readPalette(reader, model, true),
+  }[codec];
+  demand(read, `codec ${codec} has no adaptive positions`);
+  return read();
+}
+
+function readPalette(reader, model, adaptive = false) {
+  const { ends, n } = model, k = readPositionCount(reader, n);
+  const palettes = ends.map(() => {
+    const palette = reader.floats(reader.count(PALETTE, 'values of a palette'));
+    demand(palette.every((value, i) => value !== 0 && (i === 0 || palette[i - 1] < value)), 'palette is not ascending');
+    return palette;
+  });
+  const numbers = reader.field(k, 2), used = palettes.map(() => new Set());
+  const positions = adaptive ? readAdaptivePositions(reader, k, model) : readPositions(reader, k, n);
+  const values = Float32Array.from(segmentsOf(positions, ends), (tensor, i) => {
+    demand(numbers[i] < palettes[tensor].length, 'value outside of the palette');
+    used[tensor].add(numbers[i]);
+    return palettes[tensor][numbers[i]];
+  });
+  demand(palettes.every((palette, tensor) => used[tensor].size === palette.length), 'unused value in a palette');
+  return addingAt(positions, values);
+}
+
+// An update of `changes`, each exact in binary64, at `positions`.
+function readSteps(reader, { n, matrices }, ends) {
+  const k = readPositionCount(reader, n), largest = reader.count(k ? MAX_MAGNITUDE : 1, 'largest magnitude');
+  demand(largest >= 1, 'largest magnitude of 0');
+  const exponents = reader.take(ends.length), signs = reader.field(k, 1), coding = reader.u8();
+  demand(coding <= 1, 'unknown coding of positions');
+  let positions, magnitudes = new Float64Array(k).fill(1);
+  if (coding === 1) {
+    const stream = readStream(reader);
+    positions = stream.positions(k, matrices);
+    if (largest > 1) magnitudes = stream.magnitudes(k, largest);
+    stream.finish();
+  } else {
+    if (largest > 1) magnitudes = reader.field(k, bitLength(largest - 1)).map((above) => above + 1);
+    positions = readPositions(reader, k, n);
+  }
+  demand(magnitudes.reduce((most, magnitude) => Math.max(most, magnitude), 1) === largest, 'not the largest magnitude');
+  const segments = segmentsOf(positions, ends), used = new Set(segments);
+  demand(exponents.every((byte, i) => (used.has(i)
+    ? byte >= EXPONENT_BIAS + FIRST_STEP && byte <= EXPONENT_BIAS + LAST_STEP : byte === 0)), 'exponent out of range');
+  const changes = magnitudes.map((magnitude, i) => (
+    (signs[i] ? magnitude : -magnitude) * 2 ** (exponents[segments[i]] - EXPONENT_BIAS)));
+  return { positions, changes };
 }
 
 function readScales(reader, count) {
@@ -434,7 +686,68 @@ function readSketched(reader, { n }) {
   return adding(mask(seed, n, k), values.subarray(0, k));
 }
 
-// An update has `add`, which applies it to weights (unless it is `nothing`), or `counts` of a `step`.
+function readRotated(reader, { n }) {
+  const seed = reader.u64(), bits = reader.u8();
+  demand(bits in CENTROIDS, 'bits out of range');
+  const lengths = blockLengths(n), total = lengths.reduce((sum, length) => sum + length, 0);
+  const scales = readScales(reader, lengths.length);
+  const levels = reader.field(total, bits), values = new Float32Array(total);
+  const positive = CENTROIDS[bits].map(f32), centroids = [...positive.map((value) => -value).reverse(), ...positive];
+  let at = 0;
+  lengths.forEach((length, block) => {
+    const x = Float32Array.from(levels.subarray(at, at + length), (level) => scales[block] * centroids[level]);
+    rotate(x).forEach((value, i) => values[at + i] = value * sign(seed, n + at + i));
+    at += length;
+  });
+  return adding(null, values.subarray(0, n));
+}
+
+function blockSide(length) {
+  let side = Math.min(length, LARGEST_SIDE);
+  while (length % side) side--;
+  return side;
+}
+
+function cosines(length) {
+  return Array.from({ length }, (_, u) => Float32Array.from({ length }, (_, i) => {
+    const turns = (2 * i + 1) * u % (4 * length);
+    return turns % (2 * length) === length ? 0
+      : Math.sqrt((u ? 2 : 1) / length) * Math.cos(Math.PI * turns / (2 * length));
+  }));
+}
+
+// The values of a block from its coefficients, a list of rows.
+function transformBack(rows, high, wide) {
+  const inRows = rows.map((row) => {
+    const out = new Float32Array(wide.length);
+    row.forEach((coefficient, v) => wide[v].forEach((cosine, j) => out[j] += f32(coefficient * cosine)));
+    return out;
+  });
+  return rows.map((_, i) => {
+    const out = new Float32Array(wide.length);
+    inRows.forEach((row, u) => row.forEach((value, j) => out[j] += f32(value * high[u][i])));
+    return out;
+  });
+}
+
+function readCosines(reader, { n, matrices }) {
+  const k = readPositionCount(reader, n), coefficients = reader.floats(k), values = new Float32Array(n);
+  readPositions(reader, k, n).forEach((position, i) => values[position] = coefficients[i]);
+  matrices.filter(({ rows, columns }) => rows * columns > 0).forEach(({ start, rows, columns }) => {
+    const high = cosines(blockSide(rows)), wide = cosines(blockSide(columns));
+    for (let top = 0; top < rows; top += high.length) {
+      for (let left = 0; left < columns; left += wide.length) {
+        const first = (r) => start + (top + r) * columns + left;
+        const block = high.map((_, r) => values.slice(first(r), first(r) + wide.length));
+        transformBack(block, high, wide).forEach((row, r) => values.set(row, first(r)));
+      }
+    }
+  });
+  return adding(null, values);
+}
+
+// An update has `add`, which applies it to weights (unless it is `nothing`), or `counts` of a `step`, or
+// `changes` at `positions`, which are added exactly.
 function readUpdate(reader, model) {
   const { ends, n } = model, codec = reader.u8();
   const read = [
@@ -456,7 +769,14 @@ function readUpdate(reader, model) {
     () => readLowRank(reader, model, true),
     () => readSketched(reader, model),
     () => readPowers(reader, model),
-  ][codec];
+    () => readAdaptive(reader, model),
+    () => readSteps(reader, model, [n]),
+    () => readSteps(reader, model, ends),
+  ][codec] ?? {
+    32: () => readRotated(reader, model),
+    33: () => readPalette(reader, model),
+    34: () => readCosines(reader, model),
+  }[codec];
   demand(read, `unknown codec ${codec}`);
   const update = { codec, ...read() };
   reader.finish();
@@ -484,7 +804,8 @@ function openEnvelope(bytes, kind) {
   const inside = bytes.subarray(0, -4), reader = new Reader(inside);
   demand(reader.u8() === 0xFE, 'not a message');
   const versionAndKind = reader.u8();
-  demand(versionAndKind >> 4 === 1, 'unknown version');
+  const addressed = versionAndKind === ADDRESSED_CATCH_UP && kind === CATCH_UP;
+  demand(versionAndKind >> 4 === 1 || addressed, 'unknown version');
   demand(new Reader(bytes.subarray(-4)).u32() === crc32(inside), 'wrong checksum');
   demand((versionAndKind & 15) === kind, 'another kind of message');
   return reader;
@@ -628,27 +949,43 @@ function readCohort(reader) {
   return limited ? reader.ids() : null;
 }
 
+// Weights as multiples of 2^-24, with ties to even: a sum with 1.5 * 2^28 has no smaller bits in binary64.
+// Larger weights are such multiples already. The product keeps the sign of a zero.
+function roundToGrid(weights) {
+  const rounded = (weight) => (weight + 1.5 * 2 ** 28) - 1.5 * 2 ** 28 || 0 * weight;
+  return weights.map((weight) => (Math.abs(weight) < 0.5 ? rounded(weight) : weight));
+}
+
 // A message is read to its end before it is applied: a refused message changes nothing.
 export class Replica {
-  #model; #carried; #terms; #stamp; #base = null; #step = 0; #counts = null; #updates = 0;
+  #model; #carried; #terms; #stamp; #base = null; #step = 0; #counts = null; #updates = 0; #exact; #low;
 
   // `terms`: digests of layout and method, six bytes. Without `weights`, it needs a model first.
   // `values`: initial values of the layout's carried tensors, by name.
-  constructor(layout, terms, weights = null, federation = '', values = {}) {
+  // `exact`: whether the method's broadcasts are steps.
+  // `client`: number of the client, which catch-ups of version 2 name; null to accept any.
+  constructor(layout, terms, weights = null, federation = '', values = {}, exact = false, client = null) {
+    this.client = client;
     this.#model = modelOf(layout);
     this.#carried = layout.carried ?? [];
     this.#terms = Uint8Array.from(terms);
     demand(equal(this.#terms.subarray(0, 3), layoutDigest(layout)), 'terms of another layout');
-    this.weights = weights && Float32Array.from(weights);
+    this.#exact = exact;
+    this.weights = weights && this.#initial(Float32Array.from(weights));
+    this.#low = new Float32Array(this.#model.n);
     this.round = weights ? 0 : -1;
     this.values = { ...values };
     this.#stamp = weights && firstStamp(federation, this.weights, this.#carried, values);
   }
 
+  #initial(weights) { return this.#exact ? roundToGrid(weights) : weights; }
+
   #open(bytes, kind) {
     const reader = openEnvelope(bytes, kind);
     demand(equal(reader.take(6), this.#terms), 'other terms');
-    return { reader, stamp: reader.take(3), round: reader.u32() };
+    const stamp = reader.take(3), round = reader.u32();
+    demand(round + (kind === BROADCAST ? 1 : 0) <= MAX_ROUND, 'round above 2^32 - 2');
+    return { reader, stamp, round };
   }
 
   readUpload(bytes) {
@@ -657,6 +994,7 @@ export class Replica {
     const values = readCarried(reader, this.#carried), update = readUpdate(reader, this.#model);
     const zeros = new Float32Array(this.#model.n);
     if (update.counts) zeros.fill(update.step);
+    else if (update.changes) update.positions.forEach((position, i) => zeros[position] = update.changes[i]);
     else update.add(zeros);
     demand(zeros.every((value) => Math.abs(value) <= MAX_UPLOAD), 'value of an upload above 2^64');
     return { round, update, values };
@@ -696,7 +1034,7 @@ export class Replica {
 
   #readSum(reader) {
     const update = readUpdate(reader, this.#model);
-    demand(update.codec === 6 || update.codec === 7, 'a sum has codec 6 or 7');
+    demand(SUMS.includes(update.codec), 'a sum has codec 6, 7, 19 or 20');
     return update;
   }
 
@@ -716,9 +1054,15 @@ export class Replica {
 
   applyCatchUp(bytes) {
     const { reader, stamp, round } = this.#open(bytes, CATCH_UP);
-    const way = reader.count(2 ** 36, 'way'), mode = way % 4, counted = Math.floor(way / 4) % 2 === 1;
-    const since = round - Math.floor(way / 8);
+    const isAddressed = bytes[1] === ADDRESSED_CATCH_UP, addressee = isAddressed ? reader.varint() : null;
+    demand(!isAddressed || this.client === null || addressee === BigInt(this.client), 'for another client');
+    const way = reader.count(2 ** 37, 'way'), mode = way % 4, counted = Math.floor(way / 4) % 2 === 1;
+    const uploadedLater = isAddressed && Math.floor(way / 8) % 2 === 1;
+    const since = round - Math.floor(way / (isAddressed ? 16 : 8));
     demand(since === this.round, 'catch-up from another round');
+    demand(!uploadedLater || (since >= 0 && !counted), 'no upload to a later round');
+    const sinceStamp = isAddressed && mode === MODEL && since >= 0 ? reader.take(3) : null;
+    demand(!sinceStamp || equal(sinceStamp, this.#stamp), 'another history');
     demand(!counted || since >= 0, 'no upload to count');
     const isWhole = mode === MODEL || mode === INITIAL;
     demand(isWhole || this.weights, 'a replica without weights needs a model');
@@ -738,8 +1082,9 @@ export class Replica {
       const { n } = this.#model, values = readCarried(reader, this.#carried);
       demand(this.#carried.every(([name]) => name in values), 'a whole model has all carried tensors');
       let weights, update = null, broadcasts = [];
+      const low = new Float32Array(n);
       if (mode === INITIAL) {
-        weights = readInitial(reader, this.#model);
+        weights = this.#initial(readInitial(reader, this.#model));
         demand((round > 0) === (reader.left > 0), 'the sum is missing, or there is nothing to sum');
         if (reader.left && reader.peek() === 0) {
           reader.u8();
@@ -751,10 +1096,16 @@ export class Replica {
       } else {
         const model = readUpdate(new Reader(reader.take(1 + 4 * n)), this.#model);
         update = reader.left ? readUpdate(reader, this.#model) : null;
-        demand(model.codec === 1 && (!update || update.codec === 7), 'a model has codecs 1 and 7');
+        demand(model.codec === 1 && [undefined, 2, 7].includes(update?.codec), 'a model has codecs 1 and 2 or 7');
         weights = model.values;
+        if (update?.codec === 2) {
+          demand(!update.nothing && update.values.every((value) => value !== 0), 'low part of zero');
+          update.add(low);
+          update = null;
+        }
       }
       this.weights = weights;
+      this.#low = low;
       this.values = values;
       this.#base = null;
       if (update) this.applyUpdate(update);
@@ -762,11 +1113,17 @@ export class Replica {
     }
     this.#stamp = newStamp;
     this.round = round;
-    return { since, round, mode, counted };
+    return { since, round, mode, counted, addressee, uploadedLater };
   }
 
-  applyUpdate({ add, nothing, step, counts, updates = 1 }) {
-    if (counts) {
+  applyUpdate({ add, nothing, step, counts, updates = 1, positions, changes }) {
+    if (changes) {
+      changes.forEach((change, i) => {
+        const at = positions[i], exact = this.weights[at] + this.#low[at] + change;
+        this.weights[at] = exact;
+        this.#low[at] = exact - this.weights[at];
+      });
+    } else if (counts) {
       if (!this.#base || this.#step !== step || this.#updates + updates > MAX_UPDATES) {
         this.#base = this.weights.slice();
         this.#step = step;
@@ -790,6 +1147,11 @@ function checkVectors(path) {
     layout, arrays, payloads, federations, refused, calls, refused_calls: refusedCalls, carried,
     refused_carried: refusedCarried, initial, refused_initial: refusedInitial,
     initial_replays: initialReplays, refused_initial_replays: refusedInitialReplays,
+    layouts, position_payloads: positionPayloads, refused_payloads: refusedPayloads,
+    addressed, refused_addressed: refusedAddressed,
+    exact_federations: exactFederations, refused_models: refusedModels, refused_sums: refusedSums,
+    update_layouts: updateLayouts, update_payloads: updatePayloads, refused_updates: refusedUpdates,
+    update_federations: updateFederations,
   } = JSON.parse(readFileSync(path, 'utf8'));
   const fromHex = (hex) => Uint8Array.from(Buffer.from(hex, 'hex'));
   const same = (a, b) => a.length === b.length && a.every((value, i) => Object.is(value, b[i]));
@@ -805,6 +1167,122 @@ function checkVectors(path) {
     console.log(`${name}: ${section[0]} passed, ${section[1]} failed`);
     passed += section[0]; failed += section[1]; section = [0, 0];
   };
+
+  const sameValues = (found, expected = {}) => equal(Object.keys(expected).sort(), Object.keys(found).sort()) &&
+    Object.entries(expected).every(([name, values]) => same(found[name].map(Number), values.map(Number)));
+  const checkFederation = (layout, { method, federation, terms, start, values: first, rounds, away, replay, sums = [] },
+    exact = false) => {
+    const broughtTo = (since) => {
+      const replica = new Replica(layout, fromHex(terms), since < 0 ? null : start, federation, first, exact);
+      rounds.slice(0, Math.max(since, 0)).forEach(({ broadcast }) => replica.applyBroadcast(fromHex(broadcast)));
+      return replica;
+    };
+    const replica = broughtTo(0);
+    rounds.forEach(({ uploads, broadcast, weights, values }, round) => {
+      uploads.forEach(([, , hex], i) => check(`${method}: upload ${i} to ${round}`,
+        () => replica.readUpload(fromHex(hex)).round === round));
+      check(`${method}: broadcast ${round}`, () => {
+        replica.applyBroadcast(fromHex(broadcast));
+        return replica.round === round + 1 && same(replica.weights, weights) && sameValues(replica.values, values);
+      });
+    });
+    const endsAlike = (returning, hex) => {
+      returning.applyCatchUp(fromHex(hex));
+      const { weights, values } = rounds.at(-1);
+      return returning.round === rounds.length && same(returning.weights, weights) && sameValues(returning.values, values);
+    };
+    away.forEach((hex, i) => check(`${method}: away since ${i - 1}`, () => endsAlike(broughtTo(i - 1), hex)));
+    sums.forEach((hex, since) => check(`${method}: sum since ${since}`, () => endsAlike(broughtTo(since), hex)));
+    check(`${method}: replay`, () => endsAlike(broughtTo(0), replay));
+    closeSection(`federation ${method}${layout.carried ? ' with carried tensors' : ''}`);
+  };
+  const refuses = (read) => {
+    try { read(); } catch (error) { return error.message.startsWith('malformed'); }
+    return false;
+  };
+  const checkSteps = () => {
+    Object.entries(layouts).forEach(([name, found]) => check(`digest of ${name}`,
+      () => found.digest === Buffer.from(layoutDigest(found)).toString('hex')));
+    positionPayloads.forEach(({ name, layout, hex, positions, changes }) => check(`payload ${name}`, () => {
+      const update = readPayload(fromHex(hex), layouts[layout]);
+      return same(Array.from(update.positions), positions) && same(Array.from(update.changes ?? update.values), changes);
+    }));
+    closeSection('adaptive positions and steps');
+    refusedPayloads.forEach(({ reason, layout, hex }) => check(`refused: ${reason}`,
+      () => refuses(() => readPayload(fromHex(hex), layouts[layout]))));
+    closeSection('refused adaptive positions and steps');
+    exactFederations.forEach((federation) => {
+      const { method, terms, initial, model, rounds } = federation;
+      const joins = [...initial, { round: rounds.length, hex: model, weights: rounds.at(-1).weights }];
+      joins.forEach(({ round, hex, weights }) => check(`${method}: joins at ${round}`, () => {
+        const replica = new Replica(layouts.small, fromHex(terms), null, '', {}, true);
+        replica.applyCatchUp(fromHex(hex));
+        return replica.round === round && same(replica.weights, weights);
+      }));
+      check(`${method}: broadcasts after a model`, () => {
+        const replica = new Replica(layouts.small, fromHex(terms), null, '', {}, true);
+        replica.applyCatchUp(fromHex(federation.middle.model));
+        rounds.slice(federation.middle.round).forEach(({ broadcast }) => replica.applyBroadcast(fromHex(broadcast)));
+        return same(replica.weights, rounds.at(-1).weights);
+      });
+      checkFederation(layouts.small, federation, true);
+    });
+    const { terms, start, federation } = exactFederations[0];
+    const refusesCatchUp = (weights, hex) => refuses(
+      () => new Replica(layouts.small, fromHex(terms), weights, federation, {}, true).applyCatchUp(fromHex(hex)));
+    refusedModels.forEach(({ reason, hex }) => check(`refused: ${reason}`, () => refusesCatchUp(null, hex)));
+    refusedSums.forEach(({ reason, hex }) => check(`refused: ${reason}`, () => refusesCatchUp(start, hex)));
+    closeSection('refused models and sums');
+  };
+  const checkAddressed = () => {
+    const broughtTo = ({ exact, federation, terms, start, broadcasts, client }, since) => {
+      const weights = since < 0 ? null : start;
+      const replica = new Replica(layout, fromHex(terms), weights, federation, {}, exact, client);
+      broadcasts.slice(0, Math.max(since, 0)).forEach((hex) => replica.applyBroadcast(fromHex(hex)));
+      return replica;
+    };
+    addressed.forEach((found) => {
+      found.catch_ups.forEach(({ since, how, counted, uploaded_later: later, hex }) => check(
+        `${found.method}: ${how} since ${since}`, () => {
+          const replica = broughtTo(found, since), result = replica.applyCatchUp(fromHex(hex));
+          return result.counted === counted && result.uploadedLater === later &&
+            result.addressee === BigInt(found.client) && same(replica.weights, found.weights);
+        }));
+      closeSection(`addressed catch-ups of ${found.method}`);
+    });
+    refusedAddressed.forEach(({ reason, since, hex }) => check(`refused: ${reason}`,
+      () => refuses(() => broughtTo(addressed[0], since).applyCatchUp(fromHex(hex)))));
+    closeSection('refused addressed catch-ups');
+  };
+  if (addressed) {
+    checkAddressed();
+    console.log(`${passed} passed, ${failed} failed`);
+    return failed === 0;
+  }
+  if (layouts) {
+    checkSteps();
+    console.log(`${passed} passed, ${failed} failed`);
+    return failed === 0;
+  }
+
+  const checkUpdates = () => {
+    updatePayloads.forEach(({ name, layout, hex, adds }, i) => check(`payload ${i} (${name})`, () => {
+      const found = updateLayouts[layout], noTerms = [...layoutDigest(found), 0, 0, 0];
+      const replica = new Replica(found, noTerms, new Float32Array(adds.length));
+      replica.applyUpdate(readPayload(fromHex(hex), found));
+      return same(positiveZeros(replica.weights), positiveZeros(adds));
+    }));
+    closeSection('payloads');
+    refusedUpdates.forEach(({ reason, hex }) => check(`refused: ${reason}`,
+      () => refuses(() => readPayload(fromHex(hex), updateLayouts.small))));
+    closeSection('refused payloads');
+    updateFederations.forEach((federation) => checkFederation(updateLayouts.small, federation));
+  };
+  if (updateLayouts) {
+    checkUpdates();
+    console.log(`${passed} passed, ${failed} failed`);
+    return failed === 0;
+  }
 
   check('digest', () => layout.digest === Buffer.from(layoutDigest(layout)).toString('hex'));
   closeSection('layout');
@@ -825,32 +1303,6 @@ function checkVectors(path) {
   }));
   closeSection('payloads');
 
-  const sameValues = (found, expected = {}) => equal(Object.keys(expected).sort(), Object.keys(found).sort()) &&
-    Object.entries(expected).every(([name, values]) => same(found[name].map(Number), values.map(Number)));
-  const checkFederation = (layout, { method, federation, terms, start, values: first, rounds, away, replay }) => {
-    const broughtTo = (since) => {
-      const replica = new Replica(layout, fromHex(terms), since < 0 ? null : start, federation, first);
-      rounds.slice(0, Math.max(since, 0)).forEach(({ broadcast }) => replica.applyBroadcast(fromHex(broadcast)));
-      return replica;
-    };
-    const replica = broughtTo(0);
-    rounds.forEach(({ uploads, broadcast, weights, values }, round) => {
-      uploads.forEach(([, , hex], i) => check(`${method}: upload ${i} to ${round}`,
-        () => replica.readUpload(fromHex(hex)).round === round));
-      check(`${method}: broadcast ${round}`, () => {
-        replica.applyBroadcast(fromHex(broadcast));
-        return replica.round === round + 1 && same(replica.weights, weights) && sameValues(replica.values, values);
-      });
-    });
-    const endsAlike = (returning, hex) => {
-      returning.applyCatchUp(fromHex(hex));
-      const { weights, values } = rounds.at(-1);
-      return returning.round === rounds.length && same(returning.weights, weights) && sameValues(returning.values, values);
-    };
-    away.forEach((hex, i) => check(`${method}: away since ${i - 1}`, () => endsAlike(broughtTo(i - 1), hex)));
-    check(`${method}: replay`, () => endsAlike(broughtTo(0), replay));
-    closeSection(`federation ${method}${layout.carried ? ' with carried tensors' : ''}`);
-  };
   federations.forEach((federation) => checkFederation(layout, federation));
 
   check('digest with carried tensors',
@@ -874,10 +1326,6 @@ function checkVectors(path) {
     closeSection(`initial model of ${method} by ${precision}`);
   }
 
-  const refuses = (read) => {
-    try { read(); } catch (error) { return error.message.startsWith('malformed'); }
-    return false;
-  };
   refused.forEach(({ hex, reason }) => check(`refused: ${reason}`, () => refuses(() => readArray(fromHex(hex)))));
   closeSection('refused');
   refusedCarried.forEach(({ hex, reason }) => check(`refused carried tensor: ${reason}`, () => refuses(() => {
