@@ -16,7 +16,7 @@ ARROWS = {
     "privacy": ("core",),
     "store": ("core",),
     "data": ("store",),
-    "federation": ("data",),
+    "federation": ("data", "privacy"),
     "training": ("federation",),  # what a trainer gets and returns is the same on all transports
     "runs": ("data", "privacy"),
     "transports": ("training", "runs"),
@@ -53,6 +53,8 @@ PURE = (
     "federation/presence",
     "federation/round_controller",
     "federation/round_policy",
+    "federation/secure_participant",
+    "federation/secure_rounds",
     "transports/mqtt/client",
     "transports/mqtt/limits",
     "transports/mqtt/messages",

@@ -23,10 +23,11 @@ from fedtern.cli.options import (
 )
 from fedtern.cli.terminal import console, report_errors
 from fedtern.core.extras import require
-from fedtern.core.methods import METHODS, Link, Recipe
+from fedtern.core.methods import Link, Recipe
 from fedtern.core.methods.server_optimizers import SERVER_PARAMETERS
 from fedtern.core.names import look_up
 from fedtern.report.formatting import format_fraction
+from fedtern.runs.method_registry import known_methods
 
 _LOSS = "what is lost"  # a key of the JSON output
 _HEADERS = {_LOSS: "compression error"}  # headers of the table that differ from the JSON key
@@ -62,11 +63,11 @@ def methods(
     """List methods, or describe one and its publication."""
     if name is not None:
         with report_errors():
-            _describe(look_up(name, METHODS, "method"), as_json)
+            _describe(look_up(name, known_methods(), "method"), as_json)
         return
     # A line has no room for these parameters.
     hidden = () if as_json else ("participation", "scope", *SERVER_PARAMETERS)
-    rows = [_row(recipe, hidden) for recipe in METHODS.values()]
+    rows = [_row(recipe, hidden) for recipe in known_methods().values()]
     _print_rows("methods", rows, as_json)
 
 

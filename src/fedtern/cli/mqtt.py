@@ -30,6 +30,8 @@ from fedtern.cli.terminal import CurrentStderrHandler, report_errors
 from fedtern.cli.watch import live_page
 from fedtern.core.protocol import DEFAULT_CAP, NormCap
 from fedtern.federation.round_policy import CohortSelection
+from fedtern.federation.secure_rounds import check_secure_policy
+from fedtern.privacy.secure import MIN_CLIENTS, shared_positions_of
 from fedtern.runs import Evaluation, Experiment
 from fedtern.runs.run_directory import run_path
 from fedtern.runs.trackers import make_tracker
@@ -129,7 +131,13 @@ def serve_command(
     store: StoreDirectory = None,
     accept_loss: AcceptLoss = False,
     deadline: Annotated[float, typer.Option(help="Seconds until a round ends.")] = 60.0,
-    quorum: Annotated[int, typer.Option(help="Uploads that a round needs to count.")] = 1,
+    quorum: Annotated[
+        int | None,
+        typer.Option(
+            help="Uploads that a round needs to count.",
+            show_default="1; 3 with secure aggregation",
+        ),
+    ] = None,
     min_clients: Annotated[
         int | None,
         typer.Option(
@@ -212,6 +220,7 @@ def serve_command(
                     stats=host.stats,
                     about=encode_experiment(experiment),
                     on_round=host.round_finished,
+                    quantum=host.quantum,
                 )
 
         run_until_signal(serve_rounds())
@@ -220,7 +229,7 @@ def serve_command(
 
 
 def _round_policy(
-    experiment: Experiment, deadline: float | None, quorum: int, min_clients: int | None
+    experiment: Experiment, deadline: float | None, quorum: int | None, min_clients: int | None
 ) -> RoundPolicy:
     """Return the policy that starts and ends rounds.
 
@@ -228,7 +237,7 @@ def _round_policy(
         experiment: The experiment.
         deadline: Seconds until a round ends; None to select the cohorts of ``fedtern run`` and wait
             for all of their uploads.
-        quorum: Uploads that a round needs to count.
+        quorum: Uploads that a round needs to count; None for the smallest possible number.
         min_clients: Clients that must be present before a round starts.
 
     Raises:
@@ -241,7 +250,12 @@ def _round_policy(
         cohorts = Scheduled(environment, experiment.seed)
     elif environment.participation < 1:
         cohorts = Sample(fraction=environment.participation, seed=experiment.seed)
+    is_secure = shared_positions_of(experiment.make_method()) is not None
+    if quorum is None:
+        quorum = MIN_CLIENTS if is_secure else 1
     policy = RoundPolicy(cohorts, deadline=deadline, quorum=quorum, min_clients=min_clients)
+    if is_secure:
+        check_secure_policy(policy)
     # RoundPolicy cannot check this: it does not know how many clients the federation has.
     if quorum > environment.cohort_size:
         raise ValueError(

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from fedtern.core.methods import METHODS
 from fedtern.core.names import look_up
 from fedtern.core.numbers import parse_number
 from fedtern.data.environment import Environment
 from fedtern.data.hyperparameters import TASK_DEFAULTS
 from fedtern.privacy import PrivacySettings
 from fedtern.runs import LOCAL_ENGINE, Experiment, format_method, parse_method
+from fedtern.runs.method_registry import known_methods
 
 if TYPE_CHECKING:  # needs torch
     from fedtern.tuning import Plan
@@ -124,7 +124,7 @@ def complete_method_name(start: str) -> list[str]:
     >>> complete_method_name("st")
     ['stc', 'stc_plus', 'strom', 'structured']
     """
-    return sorted(name for name in METHODS if name.startswith(start))
+    return sorted(name for name in known_methods() if name.startswith(start))
 
 
 _TASK_HELP = "Task; see `fedtern tasks`."
@@ -338,7 +338,7 @@ class TrainingOptions(SplitOptions):
 
         """
         chosen = parse_method(method)
-        known = look_up(chosen["name"], METHODS, "method").defaults
+        known = look_up(chosen["name"], known_methods(), "method").defaults
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if strict:
             for name in given.keys() & chosen.keys():

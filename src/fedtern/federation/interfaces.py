@@ -28,8 +28,8 @@ from fedtern.core.protocol import (
 from fedtern.core.updates import Update
 
 
-class ServerLike(Protocol):
-    """Collects uploads and answers each round with one broadcast; see ``Server``."""
+class RoundServer(Protocol):
+    """What a ``RoundController`` needs of a server: a ``ServerLike``, or ``SecureRounds``."""
 
     @property
     def terms(self) -> Terms:
@@ -37,23 +37,8 @@ class ServerLike(Protocol):
         ...
 
     @property
-    def federation(self) -> str:
-        """Name of the federation."""
-        ...
-
-    @property
     def round(self) -> int:
         """Number of finished rounds, which is also the number of the open round."""
-        ...
-
-    @property
-    def weights(self) -> Vector:
-        """Weights of the model, read-only."""
-        ...
-
-    @property
-    def residual(self) -> Vector:
-        """Difference between the exact updates and the broadcasts so far, read-only."""
         ...
 
     @property
@@ -71,6 +56,41 @@ class ServerLike(Protocol):
         """Clients whose uploads for the open round have been accepted."""
         ...
 
+    def receive(self, client_id: int, data: bytes, num_examples: float = 1) -> Accepted:
+        """Accept an upload for the open round, or raise and change nothing."""
+        ...
+
+    def discard(self, client_id: int) -> None:
+        """Drop an accepted upload of the open round."""
+        ...
+
+    def finish_round(self, next_cohort: Iterable[int] | None = None) -> Broadcast:
+        """Aggregate the accepted uploads, advance the model and return the broadcast."""
+        ...
+
+    def allows_round(self, counted: Iterable[int] = ()) -> bool:
+        """Whether the privacy budget allows another round, after one that counts some clients."""
+        ...
+
+
+class ServerLike(RoundServer, Protocol):
+    """Collects uploads and answers each round with one broadcast; see ``Server``."""
+
+    @property
+    def federation(self) -> str:
+        """Name of the federation."""
+        ...
+
+    @property
+    def weights(self) -> Vector:
+        """Weights of the model, read-only."""
+        ...
+
+    @property
+    def residual(self) -> Vector:
+        """Difference between the exact updates and the broadcasts so far, read-only."""
+        ...
+
     @property
     def carried(self) -> dict[str, NDArray[Any]]:
         """Values of the carried tensors, read-only."""
@@ -84,14 +104,6 @@ class ServerLike(Protocol):
         self, aggregate: Aggregate | None = None, counted: Iterable[int] | None = None
     ) -> Bounded:
         """Return the accepted uploads as they count, with the server's cap."""
-        ...
-
-    def receive(self, client_id: int, data: bytes, num_examples: float = 1) -> Accepted:
-        """Accept an upload for the open round, or raise and change nothing."""
-        ...
-
-    def discard(self, client_id: int) -> None:
-        """Drop an accepted upload of the open round."""
         ...
 
     def finish_round(
@@ -109,10 +121,6 @@ class ServerLike(Protocol):
     @property
     def privacy_spent(self) -> PrivacySpent | None:
         """The largest privacy loss of any client so far; None without privacy."""
-        ...
-
-    def allows_round(self, counted: Iterable[int] = ()) -> bool:
-        """Whether the privacy budget allows another round, after one that counts some clients."""
         ...
 
     def newest_broadcast(self, since: int) -> bytes | None:
@@ -148,6 +156,11 @@ class ClientLike(Protocol):
     @property
     def federation(self) -> str:
         """Name of the federation."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Random seed of the methods that use one."""
         ...
 
     @property

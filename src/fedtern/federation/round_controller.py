@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from fedtern.core.errors import LocalProtocolError, RemoteProtocolError
 from fedtern.core.protocol import Accepted, Broadcast, CohortNotice
-from fedtern.federation.interfaces import ServerLike
+from fedtern.federation.interfaces import RoundServer
 from fedtern.federation.presence import Presence
 from fedtern.federation.round_policy import RoundPolicy
 
@@ -178,7 +178,7 @@ class RoundController:
 
     def __init__(
         self,
-        server: ServerLike,
+        server: RoundServer,
         policy: RoundPolicy | None = None,
         *,
         max_clients: int = 100_000,
@@ -210,6 +210,11 @@ class RoundController:
         """Whether the federation ended and every client that ever came has left since."""
         known = self.presence.known
         return self.ended and bool(known) and known <= self.presence.left
+
+    @property
+    def selected_at(self) -> float:
+        """Time at which the deadline of the open round started to run."""
+        return self._selected_at
 
     @property
     def next_tick(self) -> float | None:
@@ -276,16 +281,24 @@ class RoundController:
                 f"client {client}: not in the cohort of round {self.server.round}"
             )
         accepted = self.server.receive(client, data, num_examples)
+        self.client_answered(client)
+        return accepted
+
+    def client_answered(self, client: int) -> None:
+        """Record that a client has sent all that the open round asks of it."""
         self._awaited.discard(client)
         self.presence.upload_accepted(client)
-        return accepted
 
     def extend_deadline(self, seconds: float) -> None:
         """Extend the deadline by a pause in which the transport did not read messages."""
         self._selected_at += seconds
 
-    def tick(self, now: float) -> Outcome | None:
+    def tick(self, now: float, *, uploads_ended: bool = False) -> Outcome | None:
         """Start or finish a round if it is time to.
+
+        Args:
+            now: current time.
+            uploads_ended: whether the open round can get no other upload, even before its deadline.
 
         Returns:
             The message to announce to all clients: ``cohort_notice`` for ``RoundStarted``, the
@@ -302,7 +315,7 @@ class RoundController:
             return None
         if state is RoundState.DISCOVERING or state is RoundState.WAITING:
             return self._select_cohort(now)
-        return self._finish_if_due(now)
+        return self._finish_if_due(now, uploads_ended)
 
     def _select_cohort(self, now: float) -> Outcome | None:
         if self.presence.count >= self.policy.required_clients:
@@ -316,8 +329,9 @@ class RoundController:
         self._transition(Event.TOO_FEW_CLIENTS)
         return None
 
-    def _finish_if_due(self, now: float) -> Outcome | None:
-        if self._state is RoundState.COLLECTING and not self._is_due(now):
+    def _finish_if_due(self, now: float, uploads_ended: bool) -> Outcome | None:
+        is_due = uploads_ended or self._is_due(now)
+        if self._state is RoundState.COLLECTING and not is_due:
             return None
         if self._has_quorum:
             return self._finish(Event.QUORUM_REACHED, now)

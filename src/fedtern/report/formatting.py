@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedtern.core.methods import METHODS
+from fedtern.core.methods import stc_plus
 from fedtern.core.numbers import format_reciprocal
+from fedtern.runs.method_registry import known_methods
 
 # A label leaves out parameters that have these values.
 _DEFAULTS = {"local_steps": 1, "scope": "model", "weighted": False}
@@ -38,7 +39,8 @@ def method_label(method: Mapping[str, Any]) -> str:
 
 def _call_label(name: str, method: Mapping[str, Any]) -> str:
     """Return a method's name with its parameters in parentheses, without the default ones."""
-    defaults = METHODS[name].defaults if name in METHODS else {}
+    known = known_methods()
+    defaults = known[name].defaults if name in known else {}
     changed = {
         key: value
         for key, value in method.items()
@@ -69,7 +71,7 @@ def _stc(method: Mapping[str, Any]) -> tuple[str, set[str]]:
 
 
 def _stc_plus(method: Mapping[str, Any]) -> tuple[str, set[str]]:
-    defaults = METHODS["stc_plus"].defaults
+    defaults = stc_plus.defaults
     usual = {key for key, value in method.items() if value == defaults.get(key)}
     up = method.get("p_up")
     title = "STC+" if up == "auto" else f"STC+ p={format_fraction(up)}"

@@ -16,6 +16,7 @@ from fedtern.core.numbers import format_reciprocal
 from fedtern.data.environment import Environment
 from fedtern.data.hyperparameters import TASK_DEFAULTS, Sgd, task_defaults
 from fedtern.privacy import PrivacySettings
+from fedtern.runs.method_registry import known_methods
 from fedtern.runs.method_text import INTEGER_LIMIT, complete_method, parse_method
 
 
@@ -100,7 +101,7 @@ class Experiment:
 
     def make_method(self) -> Method:
         """Return the method with its parameters."""
-        return make_method(self.method)
+        return make_method(self.method, known_methods())
 
     @property
     def sgd(self) -> Sgd:

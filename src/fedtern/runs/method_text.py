@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedtern.core.methods import METHODS
 from fedtern.core.names import look_up
 from fedtern.core.numbers import format_parameter, parse_number
+from fedtern.runs.method_registry import known_methods
 
 INTEGER_LIMIT = 1 << 63
 """Integers must be smaller than this: NumPy has no larger ones."""
@@ -31,7 +31,7 @@ def complete_method(
     """
     if "name" not in method:
         raise ValueError(f"a method needs a name, got {dict(method)}")
-    make = look_up(method["name"], METHODS, "method")
+    make = look_up(method["name"], known_methods(), "method")
     parameters = make.defaults
     for name in method:
         if name != "name" and name not in parameters:
@@ -105,7 +105,7 @@ def format_method(method: Mapping[str, Any]) -> str:
     'stc_plus'
     """
     name = str(method["name"])
-    defaults = METHODS[name].defaults
+    defaults = known_methods()[name].defaults
     ordered = {key: method[key] for key in defaults if key in method} | dict(method)
     written = {
         key: value

@@ -241,6 +241,11 @@ class DurableClient:
         return self.client.federation
 
     @property
+    def seed(self) -> int:
+        """Random seed of the methods that use one."""
+        return self.client.seed
+
+    @property
     def round(self) -> int:
         """The round of the weights; -1 for a client without weights."""
         return self.client.round

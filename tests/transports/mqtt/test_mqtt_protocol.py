@@ -602,9 +602,8 @@ class Network:
         self.up += mqtt_client.tick(self.now)
         if mqtt_client.should_train:
             new = trainer(i)(mqtt_client.client.weights.copy(), mqtt_client.client.round)
-            data = mqtt_client.client.send(new).data
-            self.audit.record_upload(i, data)
-            self.up.append(mqtt_client.upload(data))
+            self.up += mqtt_client.trained(new)
+            self.audit.record_upload(i, mqtt_client.client.pending)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -62,21 +62,29 @@ METHODS: dict[str, Recipe[Any]] = {
 """Every method by its name on the wire, on disk and on the command line."""
 
 
-def make_method(described: Mapping[str, Any]) -> Method:
+def make_method(
+    described: Mapping[str, Any], methods: Mapping[str, Recipe[Any]] | None = None
+) -> Method:
     """Make a method from its name and parameters, as stored in experiments.
 
     Args:
         described: the method's parameters, and its name under the key "name".
+        methods: all methods by name; by default ``METHODS``.
 
     >>> make_method({"name": "fedavg", "local_steps": 25}) == fedavg(25)
     True
     """
     parameters = {name: value for name, value in described.items() if name != "name"}
-    return look_up(described["name"], METHODS, "method")(**parameters)
+    known = METHODS if methods is None else methods
+    return look_up(described["name"], known, "method")(**parameters)
 
 
-def method_from_spec(spec: MethodSpec) -> Method:
+def method_from_spec(spec: MethodSpec, methods: Mapping[str, Recipe[Any]] | None = None) -> Method:
     """Make the method of a spec from a peer or a file.
+
+    Args:
+        spec: the spec.
+        methods: all methods by name; by default ``METHODS``.
 
     >>> method_from_spec(stc(p_up=1 / 100).spec) == stc(p_up=1 / 100)
     True
@@ -88,7 +96,7 @@ def method_from_spec(spec: MethodSpec) -> Method:
     """
     if not spec.name:
         raise ValueError("The method has no name; register it with register_method on both sides.")
-    recipe = look_up(spec.name, METHODS, "method")
+    recipe = look_up(spec.name, METHODS if methods is None else methods, "method")
     if recipe.version != spec.version:
         raise ValueError(
             f"Method {spec.name!r} has version {recipe.version} here, the peer uses version"

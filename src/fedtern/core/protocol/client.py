@@ -205,6 +205,11 @@ class Client:
         return self._replica.stamp
 
     @property
+    def seed(self) -> int:
+        """Random seed of the methods that use one."""
+        return self._uplink.seed
+
+    @property
     def residual(self) -> Vector:
         """The part of all deltas that no upload has sent yet; read-only."""
         return read_only(self._uplink.state.get("residual", np.zeros_like(self._replica.weights)))

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from fedtern.privacy.secure.client import Identity, SecureClient, clipped_level
 from fedtern.privacy.secure.crypto import public_signing_key
+from fedtern.privacy.secure.graph import MIN_CLIENTS
 from fedtern.privacy.secure.messages import Context
 from fedtern.privacy.secure.method import (
     FIRST_QUANTUM,
+    check_secure_terms,
     next_quantum,
     secure_topk,
     shared_positions_of,
@@ -21,6 +23,7 @@ from fedtern.privacy.secure.states import ClientState, ServerState
 
 __all__ = [
     "FIRST_QUANTUM",
+    "MIN_CLIENTS",
     "ClientState",
     "Context",
     "Identity",
@@ -28,6 +31,7 @@ __all__ = [
     "SecureServer",
     "SecureSum",
     "ServerState",
+    "check_secure_terms",
     "clipped_level",
     "next_quantum",
     "public_signing_key",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtern.core.codecs.golomb import decode_positions, encode_positions, read_count
 from fedtern.core.envelope import SECURE, SECURE_STEPS, seal
-from fedtern.core.errors import DecodeError, RemoteProtocolError
+from fedtern.core.errors import DecodeError, LateUpload, RemoteProtocolError
 from fedtern.core.kernels import pack_levels, unpack_levels
 from fedtern.core.layout import Layout
 from fedtern.core.protocol.terms import Terms
@@ -68,22 +68,23 @@ class Context:
 
         Raises:
             DecodeError: the message is damaged or of another kind.
+            LateUpload: the message is of an earlier round or step, such as a repeated one.
             RemoteProtocolError: the message is of another round, history, model or method, or of a
                 step that is not expected now.
 
         """
         header, reader = self.terms.open(data, SECURE)
         if header.round != self.round:
-            raise RemoteProtocolError(
-                f"message is for round {header.round}, this is round {self.round}"
-            )
+            error = LateUpload if header.round < self.round else RemoteProtocolError
+            raise error(f"message is for round {header.round}, this is round {self.round}")
         header.check_history(self.stamp, "this secure round")
         step = reader.byte()
         if step >= len(SECURE_STEPS):
             raise DecodeError(f"unknown step {step} of a secure round")
         if step not in steps:
             expected = " or ".join(SECURE_STEPS[s] for s in steps) or "no message"
-            raise RemoteProtocolError(f"expected {expected}, got {SECURE_STEPS[step]}")
+            error = LateUpload if steps and step < min(steps) else RemoteProtocolError
+            raise error(f"expected {expected}, got {SECURE_STEPS[step]}")
         return step, reader
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedtern.core.codecs import SparseCodec, TernaryCodec
 from fedtern.core.compressors import SparseTernary, check_finite
 from fedtern.core.compressors.compressor import Loss
-from fedtern.core.compressors.sparse import check_rate
+from fedtern.core.compressors.sparse import check_rate, select_largest
 from fedtern.core.errors import LocalProtocolError
 from fedtern.core.feedback import ErrorFeedback
 from fedtern.core.layout import Layout, Vector
@@ -78,6 +78,11 @@ class SharedPositions:
     def count(self, layout: Layout) -> int:
         """Return the number of positions of a round."""
         return max(math.floor(layout.size * self.p), 1)
+
+    def largest(self, x: Vector, layout: Layout) -> NDArray[np.int64]:
+        """Return the positions of the largest values, which a leader chooses."""
+        positions, _ = select_largest(x, self.p, "model", layout)
+        return positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +162,24 @@ def shared_positions_of(method: Method) -> SharedPositions | None:
     """Return the rule of a method for shared positions; None if it sends plain uploads."""
     compressor = getattr(method.up.feedback, "compressor", None)
     return compressor if isinstance(compressor, SharedPositions) else None
+
+
+def check_secure_terms(terms: Terms) -> SharedPositions:
+    """Return the rule for shared positions of a federation with secure aggregation.
+
+    Raises:
+        ValueError: the method has no secure aggregation, or the model has carried tensors.
+
+    """
+    rule = shared_positions_of(terms.method)
+    if rule is None:
+        raise ValueError(f"method {terms.method.name!r} has no secure aggregation; use secure_topk")
+    if terms.layout.carried:
+        raise ValueError(
+            "carried tensors, such as the statistics of batch normalisation, would be sent"
+            ' without a mask; use carry="local"'
+        )
+    return rule
 
 
 def random_positions(terms: Terms, round: int) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from fedtern.privacy.secure import crypto, messages, shamir
 from fedtern.privacy.secure.graph import MIN_CLIENTS, Graph
 from fedtern.privacy.secure.masks import add_pairwise_mask, mask_key_pair, self_mask
 from fedtern.privacy.secure.messages import Advertised, Context, Indices, Roster
-from fedtern.privacy.secure.method import random_positions, shared_positions_of
+from fedtern.privacy.secure.method import check_secure_terms, random_positions
 from fedtern.privacy.secure.states import SERVER_TRANSITIONS, ServerEvent, ServerState
 
 
@@ -78,14 +78,7 @@ class SecureServer:
     """
 
     def __init__(self, context: Context, cohort: Iterable[int], quantum: float) -> None:
-        rule = shared_positions_of(context.terms.method)
-        if rule is None:
-            raise ValueError(f"method {context.terms.method.name!r} has no secure aggregation")
-        if context.terms.layout.carried:
-            raise ValueError(
-                "carried tensors, such as the statistics of batch normalisation, would be sent"
-                ' without a mask; use carry="local"'
-            )
+        rule = check_secure_terms(context.terms)
         clients = Graph.of(map(check_id, cohort), context.header).clients
         self.state = ServerState.ADVERTISING
         self.awaited: set[int] = set(clients)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtern.core.compressors.sparse import select_largest
 from fedtern.core.feedback import ErrorFeedback
 from fedtern.core.feedback.error_feedback import add_residual
 from fedtern.core.layout import Vector
@@ -19,6 +18,7 @@ from fedtern.core.protocol.uplink import Uplink
 from fedtern.core.snapshot import Snapshot
 from fedtern.core.updates import Sparse
 from fedtern.federation.client_session import Outcome
+from fedtern.federation.secure_rounds import finish_with_sum
 from fedtern.privacy.secure import (
     FIRST_QUANTUM,
     Context,
@@ -180,9 +180,7 @@ class SecureFederation(Federation):
 
     def _largest(self, participant: _Participant) -> Indices:
         """Return the positions of a client's largest values."""
-        target = _target(participant)
-        indices, _ = select_largest(target, self._rule.p, "model", self.server.terms.layout)
-        return indices
+        return self._rule.largest(_target(participant), self.server.terms.layout)
 
     def _compress(
         self, participant: _Participant, compressor: AtPositions
@@ -231,11 +229,9 @@ class SecureFederation(Federation):
         found = self._sum
         if found is None:
             self.totals.abandoned += 1
-            broadcast = self.server.finish_round(counted=())
         else:
             self.quantum = next_quantum(self.quantum, found.clipped)
-            delta = found.mean(self.server.terms.layout.size)
-            broadcast = self.server.finish_round(delta=delta, counted=found.counted)
+        broadcast = finish_with_sum(self.server, found)
         for i, participant in self._participants.items():
             if participant.sent is not None:
                 participant.uplink.settle(i in broadcast.counted)

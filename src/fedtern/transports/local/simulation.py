@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedtern.core.dtypes import Overflow
 from fedtern.core.errors import FedternError, StoreError
-from fedtern.core.methods import METHODS, Method, make_method, stc
+from fedtern.core.methods import Method, make_method, stc
 from fedtern.core.snapshot import Snapshot
 from fedtern.core.template import Carry
 from fedtern.data import Dataset, Split
@@ -27,6 +27,7 @@ from fedtern.privacy import PrivacySettings
 from fedtern.privacy.secure import shared_positions_of
 from fedtern.runs import Evaluation, Experiment, RunDirectory, complete_method, parse_method
 from fedtern.runs.callbacks import check_callbacks, notify, started
+from fedtern.runs.method_registry import known_methods
 from fedtern.runs.run_directory import open_run
 from fedtern.training.augment import Augment, Transform
 from fedtern.training.devices import check_device
@@ -566,9 +567,9 @@ def _check_method(method: object, participation: float | None = None) -> Method:
     if isinstance(method, Method):
         if method.parameters.get("p_down") != "auto":
             return method
-        return make_method(complete_method(_method_values(method), participation))
+        return make_method(complete_method(_method_values(method), participation), known_methods())
     if isinstance(method, str):
-        return make_method(complete_method(parse_method(method), participation))
+        return make_method(complete_method(parse_method(method), participation), known_methods())
     raise ValueError(
         f"method must be the name of a method or a method such as fedtern.stc(), got {method!r}"
     )
@@ -581,7 +582,7 @@ def _check_environment(environment: object) -> None:
 
 def _method_values(method: Method) -> Mapping[str, Any]:
     """Return name and parameters of a method, for a run directory."""
-    if method.name in METHODS:
+    if method.name in known_methods():
         return complete_method({"name": method.name, **method.parameters})
     return {"name": "own", "digest": method.digest.hex(), "local_steps": method.local_steps}
 

@@ -6,8 +6,8 @@ broker and of each other. ``MqttServer`` and ``MqttClient`` are the two sides wi
 
 from fedtern.federation.round_policy import AllClients, RoundPolicy, Sample, Scheduled
 from fedtern.transports.mqtt.broker import Broker
-from fedtern.transports.mqtt.client import MqttClient
-from fedtern.transports.mqtt.client_loop import Delta, join
+from fedtern.transports.mqtt.client import Delta, MqttClient
+from fedtern.transports.mqtt.client_loop import join
 from fedtern.transports.mqtt.limits import Limits
 from fedtern.transports.mqtt.server import MqttServer
 from fedtern.transports.mqtt.server_loop import serve

@@ -8,9 +8,25 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from fedtern.core.errors import DecodeError, MisdeliveredMessage, MissedRounds
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedtern.core.errors import (
+    DecodeError,
+    FedternError,
+    LateUpload,
+    MisdeliveredMessage,
+    MissedRounds,
+    RemoteProtocolError,
+)
+from fedtern.core.protocol import Sent
 from fedtern.federation.interfaces import ClientLike
+from fedtern.federation.secure_participant import SecureParticipant, read_head
+from fedtern.privacy.secure import Identity, shared_positions_of
 from fedtern.transports.mqtt.messages import Announcement, write_ask, write_upload
 from fedtern.transports.mqtt.reassembly import Chunk, Reassembly
 from fedtern.transports.mqtt.topics import (
@@ -18,6 +34,7 @@ from fedtern.transports.mqtt.topics import (
     ALIVE,
     ASK,
     PRESENT,
+    SECURE,
     UP,
     Publish,
     Topics,
@@ -33,25 +50,52 @@ _LAST_RETRY = 300.0
 _PRESENCE_INTERVAL = 120.0
 
 
+@dataclass(frozen=True, eq=False)
+class Delta:
+    """Change of the weights, as an alternative to new weights; see ``Client.send_delta``."""
+
+    values: ArrayLike
+    moments: ArrayLike | None = None
+    carried: Mapping[str, ArrayLike] | None = None
+
+
 class MqttClient:
     """Follows the announcements, requests missed rounds, and knows when to train.
+
+    With a method of secure aggregation, it also waits for the server's invitation before it trains,
+    and publishes the update only with masks.
 
     Args:
         client: follows the weights and makes uploads. Its ``federation`` names the topics.
         num_examples: number of training examples, for methods that weight clients by it.
+        identity: signing keys for secure aggregation; None to trust the server with public keys.
+        on_upload: called with each new upload before it is published.
 
     Raises:
         ValueError: ``num_examples`` is out of range.
 
     """
 
-    def __init__(self, client: ClientLike, num_examples: int = 1) -> None:
+    def __init__(
+        self,
+        client: ClientLike,
+        num_examples: int = 1,
+        identity: Identity | None = None,
+        on_upload: Callable[[Sent], None] | None = None,
+    ) -> None:
         if not 0 < num_examples < 1 << 53:
             raise ValueError(f"num_examples must be in 1 ... 2**53 - 1, got {num_examples}")
         self.client = client
         self.num_examples = num_examples
         self.topics = Topics(client.federation)
         self.reassembly = Reassembly(client.terms.layout)
+        self.is_secure = shared_positions_of(client.terms.method) is not None
+        self._identity = identity
+        self._on_upload = on_upload
+        self._invitation: bytes | None = None  # to a secure round, the newest one
+        self._invitation_round = -1
+        self._participant: SecureParticipant | None = None  # in the secure round
+        self._left_round = -1  # secure round that this client has left
         self._invited_round = -1  # newest round that this client is invited to
         self._final_round: int | None = None  # known after the federation's end
         self._deadline: float | None = None  # seconds, as announced
@@ -64,7 +108,15 @@ class MqttClient:
     def should_train(self) -> bool:
         """Whether the client is invited to its round and has not uploaded."""
         invited = self.client.round >= 0 and self._invited_round == self.client.round
-        return invited and self.client.pending is None and self._final_round is None
+        waits = self.is_secure and not self._can_start_secure
+        return invited and not waits and self.client.pending is None and self._final_round is None
+
+    @property
+    def _can_start_secure(self) -> bool:
+        """Whether the invitation to this secure round has arrived and was not used."""
+        round = self.client.round
+        started = self._participant is not None and self._participant.round == round
+        return self._invitation_round == round and self._left_round != round and not started
 
     @property
     def ended(self) -> bool:
@@ -143,6 +195,8 @@ class MqttClient:
         try:
             if topic == self.topics.round:
                 return self._receive_announcement(Announcement.read(payload), now)
+            if topic == self.topics.of(SECURE, self.client.client_id):
+                return self._receive_secure(payload)
             return self._receive_chunk(Chunk.read(payload), now)
         except DecodeError as error:
             # An open request stays open, with its time: the answer may still come.
@@ -162,8 +216,8 @@ class MqttClient:
         self._close_request()
         if received.invited:
             self._invited_round = received.round
-            if not received.is_new and self.client.pending is not None:
-                return [self.upload(self.client.pending)]  # it may have been lost
+            if not received.is_new:
+                return self._repeat_upload()  # it may have been lost
         if not was_invited or not received.is_new:
             return []
         self._present_at = now
@@ -196,8 +250,7 @@ class MqttClient:
             self._final_round = self.client.round
         if chunk.invited:
             self._invited_round = self.client.round
-            if self.client.pending is not None:
-                return [self.upload(self.client.pending)]
+            return self._repeat_upload()
         return []
 
     def _close_request(self) -> None:
@@ -205,7 +258,83 @@ class MqttClient:
         self._retry_after = _FIRST_RETRY
         self.reassembly.clear()
 
-    def upload(self, data: bytes) -> Publish:
-        """Return the message that carries an upload."""
+    def trained(self, result: Any) -> list[Publish]:
+        """Make the upload from the result of training; return the messages to publish.
+
+        Args:
+            result: new weights, or a ``Delta``.
+
+        Raises:
+            NonFiniteError: a value cannot be sent; the message names its tensor.
+
+        """
+        if self.is_secure:
+            return self._start_secure(result)
+        if isinstance(result, Delta):
+            sent = self.client.send_delta(result.values, result.moments, result.carried)
+        else:
+            sent = self.client.send(result)
+        return [self._publish(sent.data, sent)]
+
+    def _repeat_upload(self) -> list[Publish]:
+        # The pending upload of a secure round is not masked. The server repeats its messages.
+        if self.is_secure or self.client.pending is None:
+            return []
+        return [self._publish(self.client.pending)]
+
+    def _publish(self, data: bytes, sent: Sent | None = None) -> Publish:
+        if sent is not None and self._on_upload is not None:
+            self._on_upload(sent)
         topic = self.topics.of(UP, self.client.client_id)
         return Publish(topic, write_upload(self.num_examples, data), qos=1)
+
+    def _start_secure(self, result: Any) -> list[Publish]:
+        """Answer the invitation to a secure round with the public keys."""
+        client = self.client
+        carried = None
+        if isinstance(result, Delta):
+            delta = result.values
+            carried = result.carried
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):
+                delta = np.asarray(result, np.float32) - client.weights
+        invitation = self._invitation
+        assert invitation is not None  # should_train
+        try:
+            participant = SecureParticipant(client, invitation, delta, carried, self._identity)
+        except (DecodeError, RemoteProtocolError) as error:
+            self._leave_secure(error)
+            return []
+        self._participant = participant
+        return [self._publish(participant.keys.data)]
+
+    def _receive_secure(self, data: bytes) -> list[Publish]:
+        """Handle a message of a secure round."""
+        if not self.is_secure:
+            raise DecodeError("this method has no secure aggregation")
+        head = read_head(data, self.client.terms)
+        if head.round < self.client.round or head.round == self._left_round:
+            return []  # of a round that is over for this client
+        participant = self._participant
+        if head.is_invitation and data != self._invitation:
+            # A server that restarted may repeat its round. That is safe before the masked upload.
+            self._invitation = data
+            self._invitation_round = head.round
+            self._participant = None
+            return []
+        if participant is None or participant.round != head.round:
+            return []
+        try:
+            answer = participant.receive(data)
+        except LateUpload:
+            return []  # a repeated message, which has had its answer
+        except FedternError as error:
+            self._leave_secure(error)
+            return []
+        return [self._publish(answer.data, answer.sent)]
+
+    def _leave_secure(self, reason: FedternError) -> None:
+        """Take no further part in this secure round."""
+        log.warning("round %s: left the secure round: %s", self.client.round, reason)
+        self._left_round = self.client.round
+        self._participant = None

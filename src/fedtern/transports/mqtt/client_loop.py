@@ -6,33 +6,22 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
-
-from numpy.typing import ArrayLike
 
 from fedtern.core.errors import NonFiniteError
 from fedtern.core.extras import require
 from fedtern.core.layout import Vector
 from fedtern.core.protocol import Sent
 from fedtern.federation.interfaces import ClientLike
+from fedtern.privacy.secure import Identity
 from fedtern.transports.mqtt.broker import Broker, Reconnection
 from fedtern.transports.mqtt.client import MqttClient
 from fedtern.transports.mqtt.connection import Connection, connect
-from fedtern.transports.mqtt.topics import DOWN, Topics
+from fedtern.transports.mqtt.topics import DOWN, SECURE, Topics
 
 log = logging.getLogger("fedtern.mqtt")
-
-
-@dataclass(frozen=True, eq=False)
-class Delta:
-    """Change of the weights, as an alternative to new weights; see ``Client.send_delta``."""
-
-    values: ArrayLike
-    moments: ArrayLike | None = None
-    carried: Mapping[str, ArrayLike] | None = None
 
 
 Train = Callable[[Vector, int], Any]
@@ -48,6 +37,7 @@ async def join(
     broker: Broker,
     *,
     num_examples: int = 1,
+    identity: Identity | None = None,
     on_upload: OnUpload | None = None,
     on_round: OnAdvance | None = None,
 ) -> None:
@@ -61,6 +51,7 @@ async def join(
             own unless it is a coroutine function.
         broker: address and credentials.
         num_examples: number of training examples, for methods that weight clients by it.
+        identity: signing keys for secure aggregation; None to trust the server with public keys.
         on_upload: called with each new upload before it is published.
         on_round: called each time the client has advanced to a later round.
 
@@ -70,7 +61,7 @@ async def join(
 
     """
     aiomqtt = require("aiomqtt", "mqtt", "fedtern.transports.mqtt.join")
-    mqtt_client = MqttClient(client, num_examples)
+    mqtt_client = MqttClient(client, num_examples, identity, on_upload)
     topics = mqtt_client.topics
     # All connections have the same identifier. So a new one ends the last one, and the server gets
     # the last will of the old connection before the first message of the new one.
@@ -82,11 +73,13 @@ async def join(
                 reconnection.connected()
                 await connection.publish(mqtt_client.connected(time.monotonic()))
                 # QoS 0 is enough: a catch-up replaces lost messages.
-                for topic in (topics.of(DOWN, client.client_id), topics.round):
+                kinds = (DOWN, SECURE) if mqtt_client.is_secure else (DOWN,)
+                own = [topics.of(kind, client.client_id) for kind in kinds]
+                for topic in (*own, topics.round):
                     await connection.subscribe(topic, qos=0)
                 log.info("joined %s on %s", topics.federation, broker.address)
                 try:
-                    await _run(connection, mqtt_client, train, on_upload, on_round)
+                    await _run(connection, mqtt_client, train, on_round)
                     return
                 finally:
                     # Brokers publish the last will only if the connection is lost.
@@ -100,7 +93,6 @@ async def _run(
     connection: Connection,
     mqtt_client: MqttClient,
     train: Train,
-    on_upload: OnUpload | None,
     on_round: OnAdvance | None,
 ) -> None:
     client = mqtt_client.client
@@ -108,13 +100,14 @@ async def _run(
     while not mqtt_client.ended:
         # Read all messages first: during a long training, its round may have finished.
         if mqtt_client.should_train and client.round != failed_round and connection.idle:
-            sent = await _train(client, train)
-            if sent is None:
+            result = await _train(client, train)
+            try:
+                messages = mqtt_client.trained(result)
+            except NonFiniteError as error:
+                log.error("round %s: no upload: %s", client.round, error)
                 failed_round = client.round
                 continue
-            if on_upload is not None:
-                on_upload(sent)
-            await connection.publish([mqtt_client.upload(sent.data)])
+            await connection.publish(messages)
         next_tick = mqtt_client.next_tick
         timeout = None if next_tick is None else max(next_tick - time.monotonic(), 0.0)
         message = await connection.receive(timeout)
@@ -130,8 +123,8 @@ async def _run(
         await connection.publish(answers)
 
 
-async def _train(client: ClientLike, train: Train) -> Sent | None:
-    """Train and make the upload; return None if it cannot be sent.
+async def _train(client: ClientLike, train: Train) -> Any:
+    """Train in this round and return the result.
 
     Announcements wait meanwhile. If one of them finishes the round, the upload is late and returns
     to the residual.
@@ -139,16 +132,8 @@ async def _train(client: ClientLike, train: Train) -> Sent | None:
     weights = client.weights.copy()
     round = client.round
     if inspect.iscoroutinefunction(train):
-        result = await train(weights, round)
-    else:
-        result = await asyncio.to_thread(train, weights, round)
-    try:
-        if isinstance(result, Delta):
-            return client.send_delta(result.values, result.moments, result.carried)
-        return client.send(result)
-    except NonFiniteError as error:
-        log.error("round %s: no upload: %s", round, error)
-        return None
+        return await train(weights, round)
+    return await asyncio.to_thread(train, weights, round)
 
 
 async def fetch_description(broker: Broker, federation: str, client_id: int) -> bytes:

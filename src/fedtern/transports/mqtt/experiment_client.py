@@ -20,7 +20,7 @@ from fedtern.transports.local.trainers import (
     make_local_training,
     require_shared_buffers,
 )
-from fedtern.transports.mqtt.client_loop import Delta
+from fedtern.transports.mqtt.client import Delta
 
 
 class ExperimentClient:

@@ -19,10 +19,13 @@ from fedtern.core.protocol import DEFAULT_CAP, NormCap, Server
 from fedtern.data import Dataset
 from fedtern.data.metric_spec import MetricSpec
 from fedtern.federation.interfaces import ServerLike
+from fedtern.privacy.secure import FIRST_QUANTUM
 from fedtern.runs import Evaluation, Experiment, open_run
 from fedtern.runs.callbacks import check_callbacks, notify, started
+from fedtern.runs.method_registry import known_methods
 from fedtern.runs.status import FINISHED, MOST_CLIENTS, STOPPED, Clients, Lag, Status, StatusFile
 from fedtern.store import DurableServer, Store
+from fedtern.store.files import write_atomic
 from fedtern.training.tasks import get_task
 from fedtern.transports.local.trainers import require_shared_buffers
 from fedtern.transports.mqtt.server import MqttServer
@@ -49,7 +52,7 @@ def decode_experiment(payload: bytes) -> Experiment:
     try:
         values = json.loads(payload)
         experiment = Experiment.from_json(values)
-        method = method_from_spec(MethodSpec.from_json(values["method_spec"]))
+        method = method_from_spec(MethodSpec.from_json(values["method_spec"]), known_methods())
         if method != experiment.make_method():
             raise ValueError(f"its method is not {method.spec.to_text()}")
         return experiment
@@ -62,8 +65,8 @@ def decode_experiment(payload: bytes) -> Experiment:
 class ExperimentServer:
     """Evaluates the model at intervals and writes a run directory.
 
-    Pass ``server`` and ``stats`` to ``serve``, ``round_finished`` as its ``on_round``, and call
-    ``finish`` after it.
+    Pass ``server``, ``stats`` and ``quantum`` to ``serve``, ``round_finished`` as its ``on_round``,
+    and call ``finish`` after it.
 
     In the metrics, an announcement counts once for each client that is present. The mean bytes up
     are per client of the cohort, the mean bytes down per client that is present.
@@ -127,6 +130,8 @@ class ExperimentServer:
             )
             self.server: ServerLike = server if store is None else DurableServer(server, store)
             self.terms = server.terms
+            self._secure_path = None if store is None else store.path / "secure.json"
+            self.quantum = self._stored_quantum()
             size = self._model.layout.size
             self.run.write_setup(split, dataset, size, task.objective.primary)
             earlier = self.run.resume_metrics(on_damage=_log_damage)
@@ -143,12 +148,37 @@ class ExperimentServer:
         self._seen_up = 0
         self._seen_announced = 0
         self._seen_catch_up = 0
+        self._seen_secure = 0
         self._evaluation_seconds = 0.0
         self._began = time.monotonic()
         self.stats.privacy = self.server.privacy_spent
         self._status = StatusFile(self.run.path)
         self._mqtt_server: MqttServer | None = None  # known after the first round
         self._uploaded: dict[int, int] = {}  # round of each client's last upload
+
+    def _stored_quantum(self) -> float:
+        """Return the quantum of the next secure round, of an earlier process if there was one."""
+        path = self._secure_path
+        if path is None or not path.exists():
+            return FIRST_QUANTUM
+        try:
+            quantum = float(json.loads(path.read_text())["quantum"])
+            if not 0 < quantum < math.inf:
+                raise ValueError(f"quantum {quantum} is out of range")
+        except (KeyError, TypeError, ValueError) as error:
+            # It adapts again within some rounds; nothing else depends on it.
+            log.warning("%s is damaged (%s): starting with the first quantum", path, error)
+            return FIRST_QUANTUM
+        return quantum
+
+    def _store_quantum(self, mqtt_server: MqttServer) -> None:
+        secure = mqtt_server.secure
+        if secure is None or secure.quantum == self.quantum:
+            return
+        self.quantum = secure.quantum
+        if self._secure_path is not None:
+            text = json.dumps({"quantum": self.quantum})
+            write_atomic(self._secure_path, [text.encode()], private=True)
 
     def close(self) -> None:
         """Unlock the run directory."""
@@ -267,16 +297,20 @@ class ExperimentServer:
         if self._mqtt_server is None:  # the time before was spent waiting for clients
             self._status.start(self.iteration)
         self._mqtt_server = mqtt_server
+        self._store_quantum(mqtt_server)
         self._uploaded |= dict.fromkeys(mqtt_server.last_counted, self.server.round)
         present = max(stats.present, 1)
         announced = stats.announced_bytes - self._seen_announced
         answered = stats.catch_up_bytes - self._seen_catch_up
         self._mean_up += (stats.up_bytes - self._seen_up) / max(stats.cohort, 1)
-        self._mean_down += announced + answered / present
-        self._total_down += announced * present + answered
+        # Messages of secure rounds go to the clients of a cohort only.
+        secure = stats.secure_bytes - self._seen_secure
+        self._mean_down += announced + answered / present + secure / max(stats.cohort, 1)
+        self._total_down += announced * present + answered + secure
         self._seen_up = stats.up_bytes
         self._seen_announced = stats.announced_bytes
         self._seen_catch_up = stats.catch_up_bytes
+        self._seen_secure = stats.secure_bytes
         notify(self.callbacks, "on_round", self)
         ended = mqtt_server.rounds.ended
         spent = self.server.privacy_spent

@@ -31,6 +31,7 @@ class Collector:
         counters = {
             "rounds": ("Finished rounds.", stats.rounds),
             "rounds_void": ("Rounds without a quorum.", stats.void),
+            "rounds_abandoned": ("Secure rounds without a sum.", stats.abandoned),
             "uploads_counted": ("Uploads that are part of a broadcast.", stats.counted),
             "uploads_capped": ("Counted uploads with limited influence.", stats.capped),
             "uploads_late": ("Uploads for finished rounds.", stats.refused["late"]),
@@ -82,6 +83,7 @@ class Collector:
             "dropped": stats.dropped_bytes,
             "announced": stats.announced_bytes,
             "catch-up": stats.catch_up_bytes,
+            "secure": stats.secure_bytes,
         }
         tables: dict[str, tuple[str, str, Mapping[str, float]]] = {
             "messages_refused": ("Refused messages.", "reason", stats.refused),

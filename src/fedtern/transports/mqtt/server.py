@@ -8,7 +8,8 @@ topics, limits, chunks and statistics.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from fedtern.core.errors import DecodeError, RemoteProtocolError
 from fedtern.federation.interfaces import ServerLike
@@ -19,24 +20,40 @@ from fedtern.federation.round_controller import (
     Transition,
 )
 from fedtern.federation.round_policy import RoundPolicy
+from fedtern.federation.secure_rounds import SecureRounds, check_secure_policy
+from fedtern.privacy.secure import FIRST_QUANTUM, shared_positions_of
 from fedtern.transports.mqtt.admission import Admission
 from fedtern.transports.mqtt.limits import Limits
 from fedtern.transports.mqtt.messages import Announcement, read_ask, read_upload
 from fedtern.transports.mqtt.reassembly import split
 from fedtern.transports.mqtt.stats import Stats, refusal_reason
-from fedtern.transports.mqtt.topics import ALIVE, ASK, DOWN, UP, Publish, Topics
+from fedtern.transports.mqtt.topics import ALIVE, ASK, DOWN, SECURE, UP, Publish, Topics
 
 log = logging.getLogger("fedtern.mqtt")
+
+# Room for the largest message of a secure round in addition to its masked values: the shares for
+# the neighbours in a graph of 2**20 clients.
+_SECURE_BYTES = 16 << 10
 
 
 class MqttServer:
     """Reads clients' messages, answers them, and announces rounds.
 
+    With a method of secure aggregation, it runs secure rounds, and refuses plain uploads.
+
     Args:
         server: accepts uploads and makes broadcasts. Its ``federation`` names the topics.
-        policy: when rounds start and finish.
+        policy: when rounds start and finish. Secure rounds need a quorum of at least three.
         limits: sizes and rates of messages.
         stats: counters to add to.
+        quantum: for secure rounds only: ``secure.quantum`` of an earlier process.
+
+    Attributes:
+        secure: the secure rounds; None with other methods.
+
+    Raises:
+        ValueError: the method has secure aggregation, and the quorum is too small or the model has
+            carried tensors.
 
     """
 
@@ -46,13 +63,23 @@ class MqttServer:
         policy: RoundPolicy | None = None,
         limits: Limits | None = None,
         stats: Stats | None = None,
+        quantum: float = FIRST_QUANTUM,
     ) -> None:
         self.server = server
         self.limits = limits or Limits()
         self.stats = stats or Stats()
         self.topics = Topics(server.federation)
+        self.secure: SecureRounds | None = None
+        if shared_positions_of(server.terms.method) is not None:
+            self.secure = SecureRounds(server, quantum)
+            policy = check_secure_policy(policy)
+            largest = self.limits.max_upload_bytes(server.terms.layout) + _SECURE_BYTES
+            self.limits = replace(self.limits, upload_bytes=largest)
         self.rounds = RoundController(
-            server, policy, max_clients=self.limits.clients, observer=self._log_transition
+            self.secure or server,
+            policy,
+            max_clients=self.limits.clients,
+            observer=self._log_transition,
         )
         self.admission = Admission(self.limits, server.terms.layout, self.stats)
         self.last_counted: frozenset[int] = frozenset()  # clients of the last broadcast
@@ -74,7 +101,16 @@ class MqttServer:
         self.rounds.connected(now)
         # Even if no cohort is selected: the topic may retain the last announcement of an earlier
         # federation of the same name.
-        return [self._announce(self.server.newest_broadcast(self.server.round - 1))]
+        messages = [self._announce(self.server.newest_broadcast(self.server.round - 1))]
+        if self.secure is not None:
+            messages += self._send_secure(self.secure.all_unanswered())
+        return messages
+
+    @property
+    def next_tick(self) -> float | None:
+        """Time at which to call ``tick`` if nothing happens before; None for never."""
+        ticks = (self.rounds.next_tick, self._secure_phase_end, self.admission.next_unmute)
+        return min((time for time in ticks if time is not None), default=None)
 
     def filters(self) -> tuple[str, ...]:
         """Return the topic filters to subscribe to.
@@ -121,6 +157,7 @@ class MqttServer:
         if kind == ALIVE:
             if payload:
                 self.rounds.client_present(client)
+                answers = self._repeat_secure(client)
             else:
                 self.rounds.client_left(client)
         elif kind == UP:
@@ -135,7 +172,11 @@ class MqttServer:
         try:
             with self.stats.phase("decode"):
                 num_examples, data = read_upload(payload)
-                self.rounds.receive(client, data, num_examples)
+                if self.secure is not None:
+                    self.secure.receive_message(client, data)
+                    self.rounds.client_present(client)
+                else:
+                    self.rounds.receive(client, data, num_examples)
         except (DecodeError, RemoteProtocolError) as error:
             reason = refusal_reason(error, in_cohort=in_cohort)
             self.stats.refuse(reason, client, error)
@@ -166,19 +207,65 @@ class MqttServer:
         self.stats.catch_up_bytes += sum(len(answer.payload) for answer in answers)
         return answers
 
+    def _send_secure(self, messages: Mapping[int, bytes]) -> list[Publish]:
+        """Return messages of a secure round, to publish."""
+        self.stats.secure_bytes += sum(map(len, messages.values()))
+        return [
+            Publish(self.topics.of(SECURE, client), data, qos=1)
+            for client, data in messages.items()
+        ]
+
+    def _repeat_secure(self, client: int) -> list[Publish]:
+        """Return the message of a secure round that a client has not answered yet."""
+        message = None if self.secure is None else self.secure.unanswered(client)
+        return [] if message is None else self._send_secure({client: message})
+
+    @property
+    def _secure_phase_end(self) -> float | None:
+        if self.secure is None or self.rounds.state is not RoundState.COLLECTING:
+            return None
+        return self.secure.phase_end(self.rounds.selected_at, self.rounds.policy.deadline)
+
+    def _advance_secure(self, secure: SecureRounds, now: float) -> list[Publish]:
+        """End phases of the secure round if it is time to; return the next messages."""
+        messages: Mapping[int, bytes] = {}
+        while self.rounds.state is RoundState.COLLECTING:
+            end = self._secure_phase_end
+            time_is_up = end is not None and now >= end
+            if not secure.is_ready(self.rounds.presence.left, time_is_up=time_is_up):
+                break
+            messages = secure.advance()
+            if secure.is_over:
+                self._secure_round_over(secure)
+        return self._send_secure(messages)
+
+    def _secure_round_over(self, secure: SecureRounds) -> None:
+        for client in self.rounds.cohort - secure.absent - self.rounds.presence.left:
+            self.rounds.client_answered(client)
+        if secure.reason:
+            self.stats.round_abandoned(self.server.round, secure.reason)
+
     def tick(self, now: float) -> list[Publish]:
+        """Start or finish a round if it is time to, and return the messages to publish."""
+        secure = self.secure
+        if secure is None:
+            return self._tick_rounds(now, uploads_ended=False)
+        messages = self._advance_secure(secure, now)
+        return messages + self._tick_rounds(now, uploads_ended=secure.is_over)
+
+    def _tick_rounds(self, now: float, *, uploads_ended: bool) -> list[Publish]:
         """Start or finish a round if it is time to, and return the announcement."""
         for client in self.admission.muted:
             self.rounds.client_left(client)  # no round waits for it
         self.admission.unmute(now)
         # The controller has no clock. Most calls only find that there is nothing to do.
         with self.stats.phase("aggregate"):
-            outcome = self.rounds.tick(now)
+            outcome = self.rounds.tick(now, uploads_ended=uploads_ended)
         if outcome is None:
             return []
         if isinstance(outcome, RoundStarted):
             self._round_started(outcome.cohort)
-            return [self._announce(None)]
+            return [self._announce(None), *self._invite(outcome.cohort)]
         self.admission.round_finished()
         self.stats.round_finished(outcome)
         self.stats.privacy = self.server.privacy_spent
@@ -186,7 +273,13 @@ class MqttServer:
             self.stats.missed_deadline(client, rounds)
         self.last_counted = frozenset(outcome.broadcast.counted)
         self._round_started(outcome.next_cohort)
-        return [self._announce(outcome.broadcast.data)]
+        return [self._announce(outcome.broadcast.data), *self._invite(outcome.next_cohort)]
+
+    def _invite(self, cohort: frozenset[int]) -> list[Publish]:
+        """Open the secure round of a new cohort; return its invitations."""
+        if self.secure is None or not cohort:
+            return []
+        return self._send_secure(self.secure.start(cohort))
 
     def _round_started(self, cohort: frozenset[int]) -> None:
         self.stats.cohort = len(cohort)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from fedtern.core.extras import require
 from fedtern.federation.interfaces import ServerLike
 from fedtern.federation.round_policy import RoundPolicy
+from fedtern.privacy.secure import FIRST_QUANTUM
 from fedtern.transports.mqtt.broker import Broker, Reconnection
 from fedtern.transports.mqtt.connection import Connection, connect
 from fedtern.transports.mqtt.limits import Limits
@@ -33,6 +34,7 @@ async def serve(
     about: bytes | None = None,
     on_round: OnRound | None = None,
     linger: float = 60.0,
+    quantum: float = FIRST_QUANTUM,
 ) -> None:
     """Run a federation until all rounds of its policy are finished, or until it is cancelled.
 
@@ -48,13 +50,15 @@ async def serve(
         on_round: called, and awaited, after each round.
         linger: seconds that clients have after the last round to receive its broadcast. The server
             leaves earlier if all clients have left.
+        quantum: for secure aggregation only: the quantum of the next round, which the last process
+            had in ``MqttServer.secure.quantum``. Pass it to continue after a restart as before.
 
     Raises:
         BrokerError: the broker refuses the connection, or denies a topic.
 
     """
     aiomqtt = require("aiomqtt", "mqtt", "fedtern.transports.mqtt.serve")
-    mqtt_server = MqttServer(server, policy, limits, stats)
+    mqtt_server = MqttServer(server, policy, limits, stats, quantum)
     topics = mqtt_server.topics
     identifier = topics.new_identifier("server")
     reconnection = Reconnection(broker)
@@ -147,8 +151,7 @@ async def _run(
             end = now + linger if end is None else end
             if now >= end or rounds.all_clients_left:
                 return
-        next_tick = end if end is not None else rounds.next_tick
-        ticks = [x for x in (next_tick, mqtt_server.admission.next_unmute) if x is not None]
+        ticks = [x for x in (end, mqtt_server.next_tick) if x is not None]
         timeout = max(min(ticks) - now, 0.0) if ticks else None
         message = await connection.receive(timeout)
         round_before = mqtt_server.server.round

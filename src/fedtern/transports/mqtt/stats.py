@@ -90,6 +90,8 @@ class Stats:
         floods: number of times that a client was muted because it flooded.
         announced_bytes: payload bytes of announcements; each counts once, for all clients.
         catch_up_bytes: payload bytes of catch-ups.
+        abandoned: secure rounds without a sum; they are among the void ones.
+        secure_bytes: payload bytes of messages to clients in secure rounds.
         seconds: time by phase.
         present: clients that are present.
         cohort: clients that are selected for the open round.
@@ -113,6 +115,8 @@ class Stats:
     floods: int = 0
     announced_bytes: int = 0
     catch_up_bytes: int = 0
+    abandoned: int = 0
+    secure_bytes: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     present: int = 0
     cohort: int = 0
@@ -161,6 +165,11 @@ class Stats:
         self._measure_log.warn(
             "client %s missed its deadline: not selected for %s rounds", client, rounds
         )
+
+    def round_abandoned(self, round: int, reason: str) -> None:
+        """Count and log a secure round without a sum."""
+        self.abandoned += 1
+        self._measure_log.warn("round %s: abandoned, no update is lost: %s", round, reason)
 
     def round_finished(self, finished: RoundFinished) -> None:
         """Count and log a finished round."""

@@ -10,6 +10,7 @@ UP = "up"  # uploads
 ASK = "ask"  # requests to catch up
 ALIVE = "alive"  # presence
 DOWN = "down"  # answers of the server
+SECURE = "secure"  # messages of the server in secure rounds
 
 # Payloads of a client's presence topic.
 PRESENT = b"\1"  # retained while the client is connected
