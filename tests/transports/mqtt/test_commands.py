@@ -130,6 +130,45 @@ def test_stopped_and_restarted_commands_give_the_model_of_the_local_simulation(m
 
 
 @pytest.mark.slow
+def test_killed_commands_finish_a_federation_with_secure_aggregation(mosquitto, tmp_path):
+    pytest.importorskip("cryptography")
+    broker = ["--broker", f"mqtt://127.0.0.1:{mosquitto.port}", "--federation", "secret"]
+    method = "secure_topk:p_up=1/20,p_down=1/20"
+    serve = ["serve", *broker, "--method", method, "--store", "server", "--deadline", "6"]
+    serve += ["--clients", "5", "--participation", "1", "--min-clients", "4"]
+    serve += ["--iterations", "120", "--evaluate-every", "10"]
+
+    def until(lines: int) -> None:
+        end = time.monotonic() + 180
+        while True:
+            metrics = list(tmp_path.glob("runs/*-mqtt/metrics.jsonl"))
+            if metrics and len(metrics[0].read_text().splitlines()) >= lines:
+                return
+            assert time.monotonic() < end
+            assert all(process.poll() is None for process in commands.running.values())
+            time.sleep(0.01)
+
+    with Commands(tmp_path) as commands:
+        commands.start("server", *serve)
+        join = {str(i): ["join", *broker, "--client", str(i), "--store", str(i)] for i in range(5)}
+        for i, arguments in join.items():
+            commands.start(i, *arguments)
+        for lines, name in ((2, "1"), (4, "server"), (6, "2")):
+            until(lines)
+            commands.stop(name, signal.SIGKILL)
+            commands.start(name, *(serve if name == "server" else join[name]))
+        for process in commands.running.values():
+            assert process.wait(180) == 0
+    run = load_run(next(tmp_path.glob("runs/*-mqtt")))
+    assert run.config["finished"]
+    assert run.evaluations[-1]["round"] == 120
+    assert run.evaluations[-1]["accuracy"] > 0.85
+    assert (tmp_path / "server" / "secure.json").exists()
+    log = (tmp_path / "server.err").read_text()
+    assert "Traceback" not in log
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("here", ["serve", "join"])
 def test_serve_and_join_exit_at_the_end_of_the_federation(
     mosquitto, tmp_path, monkeypatch, caplog, here
