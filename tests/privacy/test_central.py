@@ -29,7 +29,8 @@ from fedtern.core.feedback import EMPTY, State
 from fedtern.core.updates import Dense, Sparse, Ternary
 from fedtern.federation.round_controller import RoundController, RoundFinished
 from fedtern.federation.round_policy import RoundPolicy
-from fedtern.privacy import CentralPrivacy, privacy_loss
+from fedtern.privacy import CentralPrivacy, LocalPrivacy, privacy_loss
+from fedtern.privacy.secure import secure_topk
 
 pytest.importorskip("dp_accounting")
 SIZE = LAYOUT.size
@@ -311,3 +312,13 @@ def test_a_private_server_and_one_without_privacy_do_not_share_a_store(tmp_path)
             DurableServer(make_server(first), store)
         with Store(path) as store, pytest.raises(StoreError, match="privacy"):
             DurableServer(make_server(second), store)
+
+
+@pytest.mark.parametrize("side", ["central", "local"])
+def test_secure_aggregation_is_refused(side):
+    method = secure_topk(p_up=1 / 2)
+    with pytest.raises(ValueError, match="does not support secure_topk: masks hide"):
+        if side == "central":
+            Server(np.zeros(8), method, privacy=CentralPrivacy(1.0, 1.0, clients_per_round=4))
+        else:
+            Client(0, method, weights=np.zeros(8), privacy=LocalPrivacy(1.0, 1.0))

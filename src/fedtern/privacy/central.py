@@ -15,6 +15,7 @@ from fedtern.core.updates import Update
 from fedtern.privacy.accounting import check_budget, check_settings, privacy_loss, spent
 from fedtern.privacy.clipping import add_clipped
 from fedtern.privacy.noise import Wide, gaussian_noise
+from fedtern.privacy.secure.method import shared_positions_of
 
 _STREAM = 4  # of random numbers
 
@@ -65,8 +66,8 @@ class CentralPrivacy:
         """Check that everything that clients contribute to a broadcast gets noise.
 
         Raises:
-            ValueError: the method does not average updates, or weights them by their examples; or
-                the model has carried tensors.
+            ValueError: the method does not average updates, weights them by their examples, or has
+                secure aggregation; or the model has carried tensors.
 
         """
         aggregate = terms.method.aggregate
@@ -80,7 +81,7 @@ class CentralPrivacy:
                 "differential privacy does not support weighted=True: the number of a client's"
                 " examples is private; use weighted=False"
             )
-        refuse_carried(terms)
+        refuse_unprotected(terms)
 
     def describe(self) -> dict[str, Any]:
         """Return the settings that must not change during a federation."""
@@ -121,8 +122,13 @@ class CentralPrivacy:
         return privacy_loss(self.noise_multiplier, participations, self.delta) <= self.budget
 
 
-def refuse_carried(terms: Terms) -> None:
-    """Raise a ``ValueError`` if clients send tensors without clipping and noise."""
+def refuse_unprotected(terms: Terms) -> None:
+    """Raise a ``ValueError`` if clients send anything without clipping and noise."""
+    if shared_positions_of(terms.method) is not None:
+        raise ValueError(
+            f"differential privacy does not support {terms.method.name}: masks hide the uploads that"
+            " it would clip, and the positions of a leader get no noise; use stc"
+        )
     if terms.layout.carried:
         raise ValueError(
             f"differential privacy does not support carried tensors such as"

@@ -11,7 +11,7 @@ from fedtern.core.layout import Vector
 from fedtern.core.methods.aggregation import Mean
 from fedtern.core.protocol import PrivacySpent, Terms
 from fedtern.privacy.accounting import check_budget, check_settings, privacy_loss, spent
-from fedtern.privacy.central import refuse_carried
+from fedtern.privacy.central import refuse_unprotected
 from fedtern.privacy.clipping import clip_vector
 from fedtern.privacy.noise import gaussian_noise
 
@@ -55,8 +55,8 @@ class LocalPrivacy:
         """Check that everything in an upload is computed from noised deltas.
 
         Raises:
-            ValueError: the method sends other statistics of the client's data, or the model has
-                carried tensors.
+            ValueError: the method sends other statistics of the client's data or has secure
+                aggregation, or the model has carried tensors.
 
         """
         if terms.method.up.feedback.uses_moments:
@@ -70,7 +70,7 @@ class LocalPrivacy:
                 "local differential privacy does not support weighted=True: the number of a"
                 " client's examples is private; use weighted=False"
             )
-        refuse_carried(terms)
+        refuse_unprotected(terms)
 
     def describe(self) -> dict[str, Any]:
         """Return the settings that must not change during a federation."""

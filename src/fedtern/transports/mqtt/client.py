@@ -286,7 +286,9 @@ class MqttClient:
         if sent is not None and self._on_upload is not None:
             self._on_upload(sent)
         topic = self.topics.of(UP, self.client.client_id)
-        return Publish(topic, write_upload(self.num_examples, data), qos=1)
+        # Secure sums have equal weights; the number of examples would be a plain statistic.
+        num_examples = 1 if self.is_secure else self.num_examples
+        return Publish(topic, write_upload(num_examples, data), qos=1)
 
     def _start_secure(self, result: Any) -> list[Publish]:
         """Answer the invitation to a secure round with the public keys."""
