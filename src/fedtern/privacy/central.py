@@ -126,8 +126,8 @@ def refuse_unprotected(terms: Terms) -> None:
     """Raise a ``ValueError`` if clients send anything without clipping and noise."""
     if shared_positions_of(terms.method) is not None:
         raise ValueError(
-            f"differential privacy does not support {terms.method.name}: masks hide the uploads that"
-            " it would clip, and the positions of a leader get no noise; use stc"
+            f"differential privacy does not support {terms.method.name}: masks hide the uploads"
+            " that it would clip, and the positions of a leader get no noise; use stc"
         )
     if terms.layout.carried:
         raise ValueError(
