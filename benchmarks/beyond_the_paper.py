@@ -11,12 +11,14 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib import pyplot as plt
 
 from fedtern.advice import Point, Record, load_records
+from fedtern.core.methods import stc_plus
 from fedtern.data.environment import Environment
 from fedtern.report import load_run, method_label
 from fedtern.runs import RecordedRun
@@ -70,6 +72,17 @@ CELLS = (
 )
 
 
+# The ablation: each part of stc_plus switched off in turn, as changed parameters.
+ABLATION = Cell("cnn-kws, iid", "cnn-kws", Environment(), 0.85)
+PARTS: Mapping[str, Mapping[str, Any]] = {
+    "stc_plus": {},
+    'without adaptive codes: `codec="golomb"`': {"codec": "golomb"},
+    'without magnitudes on a grid: `magnitudes="mean"`': {"magnitudes": "mean"},
+    "with as many values down as up: `p_down=1/200`": {"p_down": 1 / 200},
+    "with the paper's values up: `p_up=1/400`": {"p_up": 1 / 400},
+}
+
+
 def is_paper_stc(method: Mapping[str, Any]) -> bool:
     """Return whether a method is the paper's STC with equal rates."""
     return bool(
@@ -86,14 +99,25 @@ def is_fedavg(method: Mapping[str, Any]) -> bool:
 
 
 def is_plus(method: Mapping[str, Any]) -> bool:
-    """Return whether a method is stc_plus with its defaults, or the equal stc of large models.
+    """Return whether a method is stc_plus with its defaults."""
+    return is_plus_except(method)
+
+
+def is_plus_except(method: Mapping[str, Any], **changed: Any) -> bool:
+    """Return whether a method is stc_plus with some other parameters than its defaults."""
+    expected = {**stc_plus.defaults, **changed}
+    return method["name"] == "stc_plus" and all(
+        method.get(key) == value for key, value in expected.items() if key != "participation"
+    )
+
+
+def is_plus_with_one_step(method: Mapping[str, Any]) -> bool:
+    """Return whether a method is stc_plus with one local step, or the equal stc of large models.
 
     With at least 256 values in an upload, stc_plus is stc with these options and p_up = 1/200.
     """
-    if method["name"] == "stc_plus":
-        return bool(method["p_up"] == "auto" and method["local_steps"] == 1)
     rates = (1 / 200, 1 / 2000)  # with one client in ten
-    return (
+    return is_plus_except(method, local_steps=1) or (
         has_options_of_plus(method)
         and (method["p_up"], method["p_down"]) == rates
         and method["local_steps"] == 1
@@ -222,11 +246,13 @@ def describe(cell: Cell, records: Sequence[Record], plus: Sequence[Record]) -> l
         row("FedAvg, best n", fedavg, stc),
         row("stc_plus", ours, stc),
     ]
-    for local_steps in (5, 25):
-        delayed = records_of(cell, plus, with_steps(local_steps))
-        if delayed:
-            title = f"stc_plus with p_up=1/25 and {local_steps} local steps"
-            lines.append(row(title, plus_cost(delayed, cell.target), stc))
+    others = {
+        "stc_plus with 1 local step": is_plus_with_one_step,
+        "stc_plus with p_up=1/25 and 25 local steps": with_steps(25),
+    }
+    for title, chosen in others.items():
+        if found := records_of(cell, plus, chosen):
+            lines.append(row(title, plus_cost(found, cell.target), stc))
     ends = [
         f"{method_label(record.method)} {100 * final_accuracy(record.points):.1f} %"
         f" after {record.points[-1].iteration:,}"
@@ -235,6 +261,36 @@ def describe(cell: Cell, records: Sequence[Record], plus: Sequence[Record]) -> l
         if not (record.momentum and record.task == "logistic-mnist")
     ]
     return [*lines, "\nAccuracy at the end, after so many iterations: " + ", ".join(ends) + "."]
+
+
+def describe_ablation(plus: Sequence[Record]) -> list[str]:
+    """Return the lines of the table of parts; none before stc_plus itself was run."""
+    target = ABLATION.target
+    costs = {
+        title: plus_cost(records_of(ABLATION, plus, partial(is_plus_except, **changed)), target)
+        for title, changed in PARTS.items()
+    }
+    costs["without local steps: `local_steps=1`"] = plus_cost(
+        records_of(ABLATION, plus, is_plus_with_one_step), target
+    )
+    whole = costs["stc_plus"]
+    if whole is None:
+        return []
+    lines = [
+        f"\n### Each part switched off: {ABLATION.title}, until {100 * target:.0f} %\n",
+        "| | iterations | MB up | MB down | MB total | of stc_plus |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for title, cost in costs.items():
+        if cost is None:
+            lines.append(f"| {title} | not reached | | | | |")
+            continue
+        cells = (
+            *(title, f"{cost.iteration:,.0f}", megabytes(cost.up), megabytes(cost.down)),
+            *(megabytes(cost.total), f"{cost.total / whole.total:.2f}"),
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
 
 
 def draw(records: Sequence[Record], plus: Sequence[Record], cells: Sequence[Cell]) -> None:
@@ -273,6 +329,7 @@ def main() -> None:
     cells = [cell for cell in CELLS if records_of(cell, own, is_plus)]
     for cell in cells:
         print("\n".join(describe(cell, records, own)))
+    print("\n".join(describe_ablation(own)))
     if "--no-picture" not in sys.argv:
         draw(records, own, cells)
 

@@ -208,7 +208,7 @@ def test_stc_plus_sends_at_least_256_values_of_a_model(size, up, down):
 
 def test_stc_plus_is_a_combination_of_options_of_stc():
     options = {"p_up": 0.1, "p_down": "auto", "participation": 0.1}
-    same = stc(**options, codec="adaptive", magnitudes="powers")
+    same = stc(**options, local_steps=4, codec="adaptive", magnitudes="powers")
     plus = stc_plus(**options)
     assert (plus.up, plus.down, plus.local_steps) == (same.up, same.down, same.local_steps)
     assert plus.digest != same.digest

@@ -147,14 +147,14 @@ def _ternary_method(
 def stc_plus(
     p_up: Share = "auto",
     p_down: Share = "auto",
-    local_steps: int = 1,
+    local_steps: int = 4,
     scope: Scope = "model",
     weighted: bool = False,
     codec: PositionCoding = "adaptive",
     magnitudes: Magnitudes = "powers",
     participation: float | None = None,
 ) -> Method:
-    """Sparse ternary compression with fewer bytes: smaller broadcasts, adaptive positions, sums.
+    """Sparse ternary compression with fewer bytes: local steps, smaller broadcasts, adaptive codes.
 
     The options of ``stc`` that need the fewest bytes to an accuracy on most tasks; see there for
     the parameters that are not described here.
@@ -164,8 +164,8 @@ def stc_plus(
             256 values, or all values of a smaller model.
         p_down: the share of values in a broadcast. "auto" is that of an upload times
             ``participation``, so that a client downloads about as many values as it uploads.
-        local_steps: the number of local steps between uploads. On iid data, several steps save
-            bytes.
+        local_steps: the number of local steps between uploads. A few steps save bytes and take more
+            iterations. With a class or two per client, many steps (25) do not train.
         scope: whether values are selected from the whole model or from each tensor.
         weighted: whether clients are weighted by their number of examples.
         codec: how positions are coded.
