@@ -24,6 +24,7 @@ from fedtern.cli.options import (
 from fedtern.cli.terminal import console, report_errors
 from fedtern.core.extras import require
 from fedtern.core.methods import Link, Recipe
+from fedtern.core.methods.aggregate_text import AGGREGATE, supports_aggregates
 from fedtern.core.methods.server_optimizers import SERVER_PARAMETERS
 from fedtern.core.names import look_up
 from fedtern.report.formatting import format_fraction
@@ -66,14 +67,19 @@ def methods(
             _describe(look_up(name, known_methods(), "method"), as_json)
         return
     # A line has no room for these parameters.
-    hidden = () if as_json else ("participation", "scope", *SERVER_PARAMETERS)
+    hidden = () if as_json else ("participation", "scope", AGGREGATE, *SERVER_PARAMETERS)
     rows = [_row(recipe, hidden) for recipe in known_methods().values()]
     _print_rows("methods", rows, as_json)
 
 
 def _row(recipe: Recipe[Any], hidden: Collection[str] = ()) -> dict[str, object]:
     method = recipe()
-    shown = {name: value for name, value in recipe.defaults.items() if name not in hidden}
+    absent = () if supports_aggregates(method) else (AGGREGATE,)
+    shown = {
+        name: value
+        for name, value in recipe.defaults.items()
+        if name not in hidden and name not in absent
+    }
     return {
         "method": recipe.name,
         "parameters": ", ".join(f"{n}={_format_value(v)}" for n, v in shown.items()),

@@ -28,8 +28,9 @@ from fedtern.cli.progress import summary
 from fedtern.cli.signals import run_until_signal
 from fedtern.cli.terminal import CurrentStderrHandler, report_errors
 from fedtern.cli.watch import live_page
+from fedtern.core.methods.robust import min_uploads
 from fedtern.core.protocol import DEFAULT_CAP, NormCap
-from fedtern.federation.round_policy import CohortSelection
+from fedtern.federation.round_policy import CohortSelection, check_quorum
 from fedtern.federation.secure_rounds import check_secure_policy
 from fedtern.privacy.secure import MIN_CLIENTS, shared_positions_of
 from fedtern.runs import Evaluation, Experiment
@@ -135,7 +136,7 @@ def serve_command(
         int | None,
         typer.Option(
             help="Uploads that a round needs to count.",
-            show_default="1; 3 with secure aggregation",
+            show_default="1; 3 with secure aggregation; 2 LIARS + 3 with krum",
         ),
     ] = None,
     min_clients: Annotated[
@@ -250,12 +251,14 @@ def _round_policy(
         cohorts = Scheduled(environment, experiment.seed)
     elif environment.participation < 1:
         cohorts = Sample(fraction=environment.participation, seed=experiment.seed)
-    is_secure = shared_positions_of(experiment.make_method()) is not None
+    method = experiment.make_method()
+    is_secure = shared_positions_of(method) is not None
     if quorum is None:
-        quorum = MIN_CLIENTS if is_secure else 1
+        quorum = MIN_CLIENTS if is_secure else min_uploads(method.aggregate)
     policy = RoundPolicy(cohorts, deadline=deadline, quorum=quorum, min_clients=min_clients)
     if is_secure:
         check_secure_policy(policy)
+    check_quorum(method.aggregate, policy)
     # RoundPolicy cannot check this: it does not know how many clients the federation has.
     if quorum > environment.cohort_size:
         raise ValueError(

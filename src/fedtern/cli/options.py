@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from fedtern.core.methods.aggregate_text import AGGREGATE, AGGREGATES
 from fedtern.core.names import look_up
 from fedtern.core.numbers import parse_number
 from fedtern.data.environment import Environment
@@ -125,6 +126,15 @@ def complete_method_name(start: str) -> list[str]:
     ['stc', 'stc_plus', 'strom', 'structured']
     """
     return sorted(name for name in known_methods() if name.startswith(start))
+
+
+def complete_aggregate(start: str) -> list[str]:
+    """Return examples of the aggregations that start with a text, for the shell.
+
+    >>> complete_aggregate("m")
+    ['mean', 'median']
+    """
+    return [text for text in AGGREGATES.values() if text.startswith(start)]
 
 
 _TASK_HELP = "Task; see `fedtern tasks`."
@@ -262,6 +272,15 @@ class TrainingOptions(SplitOptions):
             help="Weight clients by their number of examples.", show_default=_METHOD_DEFAULT
         ),
     ] = None
+    aggregate: Annotated[
+        str | None,
+        typer.Option(
+            help="How the server combines uploads: mean, median, trimmed-mean:SHARE, krum:LIARS or"
+            " clip:NORM.",
+            autocompletion=complete_aggregate,
+            show_default=_METHOD_DEFAULT,
+        ),
+    ] = None
     dp_clip: Annotated[
         float | None,
         typer.Option(
@@ -348,7 +367,8 @@ class TrainingOptions(SplitOptions):
                         " omit one of them"
                     )
         else:
-            given = {name: value for name, value in given.items() if name in known}
+            # The aggregation protects from clients that lie: never ignored without a word.
+            given = {n: value for n, value in given.items() if n in known or n == AGGREGATE}
         return {**given, **chosen}
 
     def privacy_settings(self) -> PrivacySettings | None:
@@ -460,6 +480,9 @@ class ComparisonOptions(SimulationOptions):
     local_steps: Annotated[
         Any, _sweep_option(_parse_integer, "NUMBERS", "Like in run; 25,100 compares both.")
     ] = None
+    aggregate: Annotated[
+        Any, _sweep_option(str, "TEXTS", "Like in run; mean,krum:2 compares both.")
+    ] = None
     seeds: Annotated[
         int, typer.Option(min=1, help="Number of seeds, from --seed on; the report shows bands.")
     ] = 1
@@ -473,7 +496,7 @@ class ComparisonOptions(SimulationOptions):
         """
         swept = {
             name: value if isinstance(value, tuple) else (value,)
-            for name in _SWEPT
+            for name in (*_SWEPT, AGGREGATE)
             for value in [getattr(self, name)]
         }
         found = [
@@ -625,6 +648,7 @@ _METHOD = (
     "magnitudes",
     "delta",
     "weighted",
+    AGGREGATE,
 )
 _PRIVACY = {
     "dp_clip": "clip",

@@ -8,6 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
+from fedtern.core.methods import Aggregate
+from fedtern.core.methods.robust import min_uploads
 from fedtern.data.environment import Environment
 from fedtern.federation.presence import Presence
 
@@ -182,3 +184,21 @@ class RoundPolicy:
         if len(cohort) < self.quorum:
             cohort = frozenset(self.cohorts.choose(round, presence.available))
         return cohort if len(cohort) >= self.quorum else frozenset()
+
+
+def check_quorum(aggregate: Aggregate, policy: RoundPolicy | None) -> RoundPolicy:
+    """Return the policy, or by default one that fits an aggregation.
+
+    Raises:
+        ValueError: the policy finishes rounds with fewer uploads than the aggregation needs.
+
+    """
+    needed = min_uploads(aggregate)
+    if policy is None:
+        return RoundPolicy(quorum=needed)
+    if policy.quorum < needed:
+        raise ValueError(
+            f"aggregation {aggregate.part_id!r} needs a quorum of at least {needed}, got"
+            f" {policy.quorum}: it cannot combine fewer uploads"
+        )
+    return policy

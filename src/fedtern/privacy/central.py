@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedtern.core.layout import Vector
+from fedtern.core.methods import Method
+from fedtern.core.methods.aggregate_text import AGGREGATE, RobustAggregate, format_aggregate
 from fedtern.core.methods.aggregation import Mean
 from fedtern.core.protocol import PrivacySpent, Terms
 from fedtern.core.updates import Update
@@ -70,17 +72,7 @@ class CentralPrivacy:
                 secure aggregation; or the model has carried tensors.
 
         """
-        aggregate = terms.method.aggregate
-        if not isinstance(aggregate, Mean):
-            raise ValueError(
-                f"differential privacy needs a method that averages updates, and"
-                f" {terms.method.name or 'this one'} has aggregation {aggregate.part_id!r}; use stc"
-            )
-        if aggregate.weighted:
-            raise ValueError(
-                "differential privacy does not support weighted=True: the number of a client's"
-                " examples is private; use weighted=False"
-            )
+        check_mean(terms.method)
         refuse_unprotected(terms)
 
     def describe(self) -> dict[str, Any]:
@@ -120,6 +112,27 @@ class CentralPrivacy:
         if self.budget is None:
             return True
         return privacy_loss(self.noise_multiplier, participations, self.delta) <= self.budget
+
+
+def check_mean(method: Method) -> None:
+    """Raise a ``ValueError`` if a method does not take the mean of updates without weights."""
+    aggregate = method.aggregate
+    if AGGREGATE in method.parameters and isinstance(aggregate, RobustAggregate):
+        raise ValueError(
+            f"central differential privacy does not support aggregate={format_aggregate(aggregate)}"
+            ": it clips and averages the uploads itself; remove the aggregation, or use the local"
+            " model"
+        )
+    if not isinstance(aggregate, Mean):
+        raise ValueError(
+            f"differential privacy needs a method that averages updates, and"
+            f" {method.name or 'this one'} has aggregation {aggregate.part_id!r}; use stc"
+        )
+    if aggregate.weighted:
+        raise ValueError(
+            "differential privacy does not support weighted=True: the number of a client's"
+            " examples is private; use weighted=False"
+        )
 
 
 def refuse_unprotected(terms: Terms) -> None:

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from fedtern.core.methods import Method, make_method
+from fedtern.core.methods.aggregate_text import AGGREGATE
+from fedtern.core.methods.robust import Krum, min_uploads
 from fedtern.core.names import look_up
 from fedtern.core.numbers import format_reciprocal
 from fedtern.data.environment import Environment
 from fedtern.data.hyperparameters import TASK_DEFAULTS, Sgd, task_defaults
 from fedtern.privacy import PrivacySettings
+from fedtern.privacy.central import check_mean
 from fedtern.runs.method_registry import known_methods
 from fedtern.runs.method_text import INTEGER_LIMIT, complete_method, parse_method
 
@@ -86,7 +89,7 @@ class Experiment:
         )
         place = environment or Environment()
         described = parse_method(method) if isinstance(method, str) else method
-        return cls(
+        experiment = cls(
             task,
             complete_method(described, place.participation),
             place,
@@ -98,6 +101,24 @@ class Experiment:
             _integer("seed", seed, 0),
             PrivacySettings(**privacy) if isinstance(privacy, Mapping) else privacy,
         )
+        experiment._check_aggregate()
+        return experiment
+
+    def _check_aggregate(self) -> None:
+        """Raise if the aggregation does not fit the other settings."""
+        method = self.make_method()
+        needed = min_uploads(method.aggregate)
+        cohort = self.environment.cohort_size
+        if needed > cohort:
+            liars = (cohort - min_uploads(Krum(0))) // 2
+            smaller = f"krum:{liars} or " if liars >= 0 else ""
+            raise ValueError(
+                f"aggregate={method.parameters.get(AGGREGATE, method.aggregate.part_id)} needs at"
+                f" least {needed} uploads in each round, but {cohort} of {self.environment.clients}"
+                f" clients take part. Use {smaller}a larger participation."
+            )
+        if self.privacy is not None and self.privacy.model == "central":
+            check_mean(method)
 
     def make_method(self) -> Method:
         """Return the method with its parameters."""

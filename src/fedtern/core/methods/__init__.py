@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec
 
+from fedtern.core.methods.aggregate_text import with_aggregate
 from fedtern.core.methods.aggregation import Aggregate, MajorityVote, Mean
 from fedtern.core.methods.decaying import demo, sparseloco
 from fedtern.core.methods.dense import eden, ef_signsgd, fedavg, grid, qsgd, sgd, signsgd, terngrad
@@ -180,4 +181,5 @@ __all__ = [
     "terngrad",
     "topk",
     "variance",
+    "with_aggregate",
 ]

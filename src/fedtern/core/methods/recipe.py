@@ -15,6 +15,7 @@ from typing import Any, Generic, ParamSpec
 
 import numpy as np
 
+from fedtern.core.methods.aggregate_text import AGGREGATE, normalize_aggregate, with_aggregate
 from fedtern.core.methods.method import Method
 from fedtern.core.methods.spec import Parameter
 
@@ -53,7 +54,9 @@ UNPUBLISHED = Publication("unpublished")
 class Recipe(Generic[P]):
     """A function that makes a method, with the name and version that peers know it by.
 
-    Calling a recipe calls the function and records the parameters in the method's spec.
+    Calling a recipe calls the function and records the parameters in the method's spec. Every
+    recipe has one more parameter, ``aggregate``: how the server combines uploads, as text; see
+    ``with_aggregate``.
 
     Attributes:
         name: the method's name on the wire, on disk and on the command line.
@@ -93,6 +96,12 @@ class Recipe(Generic[P]):
         self._types = typing.get_type_hints(make)
         self.defaults = self._checked_defaults()
         self.later = frozenset(later)
+        # A function may have a parameter of its own with this name.
+        self._adds_aggregate = AGGREGATE not in self.defaults
+        if self._adds_aggregate:
+            self.defaults[AGGREGATE] = None
+            self._types[AGGREGATE] = str | None
+            self.later |= {AGGREGATE}
 
     def __call__(self, *args: P.args, **parameters: P.kwargs) -> Method:
         """Make the method with these parameters.
@@ -102,10 +111,14 @@ class Recipe(Generic[P]):
             ValueError: a parameter has a value of the wrong type or out of range.
 
         """
-        bound = self._signature.bind(*args, **parameters)
-        values = self.convert(bound.arguments)
+        given: dict[str, Any] = dict(parameters)
+        added = {AGGREGATE: given.pop(AGGREGATE, None)} if self._adds_aggregate else {}
+        bound = self._signature.bind(*args, **given)
+        values = self.convert({**bound.arguments, **added})
+        aggregate = values.pop(AGGREGATE, None) if self._adds_aggregate else None
         method = self._make(**values)  # type: ignore[call-arg]
-        return replace(method, name=self.name, version=self.version, parameters=values)
+        named = replace(method, name=self.name, version=self.version, parameters=values)
+        return named if aggregate is None else with_aggregate(named, aggregate)
 
     def convert(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Complete parameters with the defaults and convert each to its annotated type.
@@ -124,6 +137,9 @@ class Recipe(Generic[P]):
                 self.defaults.items(), map(self._kinds, self.defaults), strict=True
             )
         }
+        if self._adds_aggregate:
+            text = converted[AGGREGATE]  # a text or None, as ``_convert`` has checked
+            converted[AGGREGATE] = normalize_aggregate(None if text is None else str(text))
         return {
             name: value
             for name, value in converted.items()

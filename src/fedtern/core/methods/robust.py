@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtern.core.layout import Vector
-from fedtern.core.methods.aggregation import Mean
+from fedtern.core.methods.aggregation import Aggregate, Mean
 from fedtern.core.updates import Masked, Scaled, Sketched, Sparse, Steps, Ternary, Update, norm
 
 _Combine = Callable[[NDArray[np.float32]], NDArray[np.float32]]
@@ -152,6 +152,11 @@ class Krum:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
             object.__setattr__(self, name, value)
 
+    @property
+    def min_uploads(self) -> int:
+        """The smallest number of uploads in a round."""
+        return 2 * self.liars + 3
+
     def combine(self, updates: Sequence[Update], examples: Sequence[float]) -> Vector:
         """Return the mean of the chosen updates; all of them count the same.
 
@@ -160,9 +165,9 @@ class Krum:
 
         """
         count = len(updates)
-        if count < 2 * self.liars + 3:
+        if count < self.min_uploads:
             raise ValueError(
-                f"Krum with liars={self.liars} needs at least {2 * self.liars + 3} uploads in a"
+                f"Krum with liars={self.liars} needs at least {self.min_uploads} uploads in a"
                 f" round, got {count}; wait for more, or use the default aggregation"
             )
         dense = [update.to_dense() for update in updates]
@@ -180,6 +185,11 @@ class Krum:
     def shares(self, examples: Sequence[float]) -> list[float]:
         """Return equal shares, for carried tensors."""
         return Mean().shares(examples)
+
+
+def min_uploads(aggregate: Aggregate) -> int:
+    """Return the smallest number of uploads in a round that an aggregation can combine."""
+    return aggregate.min_uploads if isinstance(aggregate, Krum) else 1
 
 
 def _by_weight(updates: Sequence[Update], combine: _Combine) -> Vector:

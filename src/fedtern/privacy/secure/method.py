@@ -48,6 +48,7 @@ class SharedPositions:
 
     part_id: ClassVar[str] = "shared_positions"
     loss: ClassVar[Loss] = "biased"
+    hides_uploads: ClassVar[bool] = True  # the server sees only their sum
     p: float
     positions: Positions
     levels: int

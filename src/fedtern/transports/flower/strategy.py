@@ -23,9 +23,12 @@ from fedtern.core.dtypes import Overflow
 from fedtern.core.errors import FedternError, LocalProtocolError, NonFiniteError
 from fedtern.core.methods import (
     METHODS,
+    CoordinateMedian,
+    Krum,
     Mean,
     Method,
     MethodSpec,
+    TrimmedMean,
     for_rounds,
     make_method,
     method_from_spec,
@@ -611,6 +614,8 @@ def _with_weights(method: Method) -> Method:
     """Return a method that weights clients by their examples, if it has an option for this."""
     recipe = METHODS.get(method.name)
     if recipe is None or "weighted" not in recipe.defaults:
+        return method
+    if isinstance(method.aggregate, CoordinateMedian | TrimmedMean | Krum):  # without weights
         return method
     parameters = {**method.parameters, "weighted": True}
     return method_from_spec(MethodSpec(method.name, method.version, parameters))

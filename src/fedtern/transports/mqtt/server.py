@@ -19,7 +19,7 @@ from fedtern.federation.round_controller import (
     RoundState,
     Transition,
 )
-from fedtern.federation.round_policy import RoundPolicy
+from fedtern.federation.round_policy import RoundPolicy, check_quorum
 from fedtern.federation.secure_rounds import SecureRounds, check_secure_policy
 from fedtern.privacy.secure import FIRST_QUANTUM, shared_positions_of
 from fedtern.transports.mqtt.admission import Admission
@@ -77,7 +77,7 @@ class MqttServer:
             self.limits = replace(self.limits, upload_bytes=largest)
         self.rounds = RoundController(
             self.secure or server,
-            policy,
+            check_quorum(server.terms.method.aggregate, policy),
             max_clients=self.limits.clients,
             observer=self._log_transition,
         )
