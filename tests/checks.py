@@ -99,6 +99,8 @@ METHODS: dict[str, Method] = {
     ),
     "fedavg-momentum": fedavg(local_steps=4, server_optimizer="momentum"),
     "fedavg-adam": fedavg(local_steps=4, server_optimizer="adam"),
+    "fedavg-median": fedavg(local_steps=4, aggregate="median"),
+    "stc-clip": stc(p_up=0.1, p_down=0.1, aggregate="clip:0.5"),
     "sbc": BY_NAME["sbc"](p=0.1, scope="model"),
     "sbc-tensor": BY_NAME["sbc"](p=0.1),
     "sbc-adaptive": BY_NAME["sbc"](p=0.1, codec="adaptive"),

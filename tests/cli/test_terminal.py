@@ -62,6 +62,7 @@ def complete(words: str, index: int) -> list[str]:
         ("fedtern run logistic-", ["logistic-digits", "logistic-mnist"]),
         ("fedtern compare st", ["stc", "stc_plus", "strom", "structured"]),
         ("fedtern run --class", ["--classes-per-client"]),
+        ("fedtern serve --aggregate m", ["mean", "median"]),
     ],
 )
 def test_the_shell_completes_commands_tasks_methods_and_options(words, offered):

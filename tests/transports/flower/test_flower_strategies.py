@@ -104,6 +104,14 @@ def test_weighted_can_be_switched_off(tmp_path):
     assert values(result)["w"] == pytest.approx(0.5)
 
 
+def test_a_median_ignores_num_examples(tmp_path):
+    step = returning(to_number, examples=lambda number: (999, 1)[number - 1])
+    method = METHODS["fedavg"](aggregate="median")
+    strategy = Compressed(FedAvg(**NODES), method)
+    result = run(tmp_path, [app(step), app(step)], strategy, record(w=np.zeros(3, np.float32)), 1)
+    assert values(result)["w"] == pytest.approx(0.5)
+
+
 def test_weights_may_have_another_key(tmp_path):
     def step(message, context):
         reply = returning(to_number)(message, context)

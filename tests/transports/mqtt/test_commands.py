@@ -201,6 +201,32 @@ def test_serve_and_join_exit_at_the_end_of_the_federation(
 
 
 @pytest.mark.slow
+def test_a_federation_with_krum_gives_the_model_of_fedtern_run(mosquitto, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["--clients", "5", "--participation", "1", "--iterations", "20"]
+    options += ["--method", "fedavg:local_steps=5", "--aggregate", "krum:1"]
+    done = CliRunner().invoke(app, ["run", *options, "--workers", "0"])
+    assert done.exit_code == 0, done.output
+    broker = ["--broker", f"mqtt://127.0.0.1:{mosquitto.port}", "--federation", "krum"]
+    with Commands(tmp_path) as commands:
+        commands.start("server", "serve", *broker, *options, "--exact", "--cap", "0")
+        for i in range(5):
+            commands.start(str(i), "join", *broker, "--client", str(i))
+        for process in commands.running.values():
+            assert process.wait(120) == 0
+    local, mqtt = (
+        next(
+            path for path in (tmp_path / "runs").iterdir() if path.name.endswith("-mqtt") == is_mqtt
+        )
+        for is_mqtt in (False, True)
+    )
+    assert mqtt.name == f"{local.name}-mqtt"
+    models = [(path / "model.safetensors").read_bytes() for path in (local, mqtt)]
+    assert models[0] == models[1]
+    assert load_run(mqtt).config["method"]["aggregate"] == "krum:1"
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(MOSQUITTO is None, reason="NO MQTT BROKER: install mosquitto")
 def test_the_demo_prints_a_table_and_writes_a_report(tmp_path, monkeypatch):
     pytest.importorskip("plotly")
@@ -245,6 +271,11 @@ def test_a_demo_without_a_broker_names_the_package_to_install(monkeypatch):
         (
             ["serve", "--clients", "10", "--min-clients", "11"],
             "min-clients must be at most",
+        ),
+        (["serve", "--aggregate", "median"], "Method 'stc' does not support aggregate=median"),
+        (
+            ["serve", "--method", "fedavg", "--aggregate", "krum:2", "--quorum", "6"],
+            "aggregation 'krum' needs a quorum of at least 7, got 6",
         ),
         (["join", "--client", "0", "--broker", "http://here"], "a broker URL has the form mqtt://"),
         (["join", "--client", "0", "--federation", "#"], "a federation's name must have"),

@@ -14,6 +14,7 @@ pytest.importorskip("aiomqtt")
 
 
 from fedtern import Environment, LocalProtocolError, Snapshot, Store, StoreError
+from fedtern.core.methods.robust import min_uploads
 from fedtern.data.hyperparameters import Sgd
 from fedtern.runs import Experiment
 from fedtern.runs.status import STOPPED, read_status
@@ -54,6 +55,7 @@ async def run_over_mqtt(
     policy = RoundPolicy(
         Scheduled(experiment.environment, experiment.seed),
         deadline=None,
+        quorum=min_uploads(host.server.terms.method.aggregate),
         rounds=host.rounds,
         grace=0.1,
     )
@@ -88,6 +90,10 @@ async def run_over_mqtt(
         "structured",
         "variance",
         "fedavg:weighted=true,local_steps=5",
+        "fedavg:local_steps=5,aggregate=median",
+        "grid:aggregate=trimmed-mean:0.2",
+        "grid:aggregate=krum:1",
+        "stc:p_up=1/20,p_down=1/20,aggregate=clip:0.2",
     ],
 )
 def test_an_experiment_gives_the_model_of_the_local_simulation(mosquitto, tmp_path, method):
