@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fedtern import Environment
+from fedtern.core.methods import Krum, Mean
 from fedtern.federation import AllClients, Presence, RoundPolicy, Sample, Scheduled
+from fedtern.federation.round_policy import check_quorum
 
 
 def presence_of(*clients: int, max_clients: int = 100) -> Presence:
@@ -195,3 +197,11 @@ def test_without_rests_a_client_that_misses_deadlines_stays_eligible():
 def test_missed_deadlines_are_recorded_for_a_limited_number_of_clients():
     presence = presence_of(*range(10), max_clients=3)
     assert [presence.deadline_missed(c, 0, 9) for c in range(5)] == [9, 9, 9, 0, 0]
+
+
+def test_a_quorum_fits_the_aggregation():
+    assert check_quorum(Mean(), None) == RoundPolicy()
+    assert check_quorum(Krum(2), None) == RoundPolicy(quorum=7)
+    assert check_quorum(Krum(1), RoundPolicy(quorum=6)).quorum == 6
+    with pytest.raises(ValueError, match="'krum' needs a quorum of at least 5, got 4"):
+        check_quorum(Krum(1), RoundPolicy(quorum=4))

@@ -189,8 +189,9 @@ def test_epsilon_is_that_of_the_client_that_took_part_most_often():
     [
         (fedavg(weighted=True), "does not support weighted=True"),
         (signsgd(), "aggregation 'majority_vote'"),
+        (fedavg(aggregate="median"), "central differential privacy does not support aggregate=med"),
     ],
-    ids=["weighted", "vote"],
+    ids=["weighted", "vote", "median"],
 )
 def test_methods_that_release_other_statistics_are_refused(method, message):
     with pytest.raises(ValueError, match=message):

@@ -76,9 +76,10 @@ def test_a_durable_client_keeps_its_account(tmp_path):
     ("method", "message"),
     [
         (fedavg(weighted=True), "does not support weighted=True"),
+        (fedavg(weighted=True, aggregate="clip:1"), "does not support weighted=True"),
         (BY_NAME["variance"](), "variance of a client's examples"),
     ],
-    ids=["weighted", "variance"],
+    ids=["weighted", "weighted-clip", "variance"],
 )
 def test_methods_that_send_other_statistics_are_refused(method, message):
     with pytest.raises(ValueError, match=message):

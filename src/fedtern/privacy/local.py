@@ -9,6 +9,7 @@ import numpy as np
 
 from fedtern.core.layout import Vector
 from fedtern.core.methods.aggregation import Mean
+from fedtern.core.methods.robust import ClippedMean
 from fedtern.core.protocol import PrivacySpent, Terms
 from fedtern.privacy.accounting import check_budget, check_settings, privacy_loss, spent
 from fedtern.privacy.central import refuse_unprotected
@@ -65,7 +66,7 @@ class LocalPrivacy:
                 " values by the variance of a client's examples; use stc"
             )
         aggregate = terms.method.aggregate
-        if isinstance(aggregate, Mean) and aggregate.weighted:
+        if isinstance(aggregate, Mean | ClippedMean) and aggregate.weighted:
             raise ValueError(
                 "local differential privacy does not support weighted=True: the number of a"
                 " client's examples is private; use weighted=False"
