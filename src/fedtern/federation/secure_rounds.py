@@ -38,9 +38,9 @@ class SecureRounds:
     It takes the place of the server there: ``uploaded`` are the clients in the sum, once the server
     knows it. The phases of a round and the retries of their messages are in here.
 
-    The state of an open round is not stored. After a restart, the round has no sum, and its updates
-    return to the clients' residuals: a second upload of the same round could reveal the update of a
-    client that left in between.
+    The state of an open round is not stored. After a restart, the cohort of that round is empty, so
+    that the controller skips the round, and its updates return to the clients' residuals. Only the
+    very first round is opened again: nothing tells whether it was open before.
 
     Args:
         server: applies the sums and makes the broadcasts.
@@ -63,6 +63,8 @@ class SecureRounds:
         self.quantum = quantum
         self.reason = ""
         self.absent: set[int] = set()
+        # The round that an earlier process opened.
+        self._skipped_round = server.round if server.round > 0 else -1
         self._secure: SecureServer | None = None  # of the open round
         self._messages: dict[int, bytes] = {}  # of the open phase, by client
 
@@ -84,7 +86,7 @@ class SecureRounds:
     @property
     def cohort(self) -> frozenset[int] | None:
         """Clients that may take part in the open round; None for all clients."""
-        return self.server.cohort
+        return frozenset() if self.round == self._skipped_round else self.server.cohort
 
     @property
     def uploaded(self) -> frozenset[int]:

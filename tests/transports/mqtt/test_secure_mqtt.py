@@ -264,6 +264,61 @@ def test_a_server_that_restarts_abandons_its_round_and_goes_on():
     network.check()
 
 
+def restart_server(network: Network) -> None:
+    """Restart the server in the open round: it knows the retained presence of its clients."""
+    network.mqtt_server = MqttServer(network.mqtt_server.server, network.mqtt_server.rounds.policy)
+    network.now += 1
+    network.publish(network.mqtt_server.connected(network.now))
+    network.up = [mqtt_client.presence(b"\1") for mqtt_client in network.mqtt_clients]
+
+
+@pytest.mark.parametrize("cohorts", [Sample(size=3), AllClients()])
+@pytest.mark.parametrize("state", ["ADVERTISING", "SHARING", "COLLECTING", "UNMASKING"])
+def test_a_restarted_server_blames_no_client_and_starts_the_next_round(cohorts, state):
+    network = Network(RoundPolicy(cohorts, deadline=30.0, quorum=3, grace=1.0), size=3)
+    network.run(300)
+    run_until(network, state)
+    round = network.mqtt_server.server.round
+    restart_server(network)
+    end = network.now + 15
+    while network.mqtt_server.server.round < round + 2:
+        network.step(0.0)
+        assert network.now < end
+    assert network.broadcasts[round].counted == frozenset()
+    assert network.broadcasts[round + 1].counted == {0, 1, 2}
+    network.settle()
+    network.check()
+
+
+def test_a_restarted_server_waits_for_its_clients_before_it_selects_a_cohort():
+    network = Network(RoundPolicy(AllClients(), deadline=30.0, quorum=3, grace=1.0))
+    network.run(300)
+    run_until(network, "COLLECTING")
+    round = network.mqtt_server.server.round
+    restart_server(network)
+    while network.mqtt_server.server.round < round + 2:
+        network.step(0.0)
+    assert network.broadcasts[round + 1].counted == set(range(CLIENTS))
+
+
+def test_a_reconnected_server_blames_no_client_for_an_abandoned_round():
+    network = Network(RoundPolicy(Sample(size=3), deadline=30.0, quorum=3, grace=1.0), size=3)
+    network.run(200)
+    run_until(network, "ADVERTISING")
+    server = network.mqtt_server
+    network.up = [network.mqtt_clients[0].goodbye()]
+    network.down[0].clear()
+    while server.rounds.state is not RoundState.OVERDUE:
+        network.step(0.0)
+    round = server.server.round
+    network.publish(server.connected(network.now))
+    network.up = [mqtt_client.presence(b"\1") for mqtt_client in network.mqtt_clients]
+    end = network.now + 15
+    while server.server.round == round:
+        network.step(0.0)
+        assert network.now < end
+
+
 def test_a_restarted_client_that_has_uploaded_takes_no_part_in_its_round_again():
     network = Network(POLICY)
     run_until(network, "UNMASKING")

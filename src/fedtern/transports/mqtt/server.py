@@ -104,6 +104,8 @@ class MqttServer:
         messages = [self._announce(self.server.newest_broadcast(self.server.round - 1))]
         if self.secure is not None:
             messages += self._send_secure(self.secure.all_unanswered())
+            if self.secure.is_over:
+                self.rounds.excuse_cohort()  # nobody can upload in this round any more
         return messages
 
     @property
