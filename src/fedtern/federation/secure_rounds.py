@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from fedtern.core.errors import LocalProtocolError, RemoteProtocolError
+from fedtern.core.errors import (
+    DuplicateUpload,
+    LateUpload,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
 from fedtern.core.protocol import Accepted, Broadcast, Terms
 from fedtern.federation.interfaces import ServerLike
 from fedtern.federation.round_policy import RoundPolicy
@@ -138,12 +143,17 @@ class SecureRounds:
 
         Raises:
             DecodeError: the bytes are malformed.
+            DuplicateUpload: the client repeats its message of this phase.
+            LateUpload: no secure round is open, or the message is of an earlier phase.
             RemoteProtocolError: the client is not expected to send this message now.
 
         """
-        if self._secure is None:
-            raise RemoteProtocolError(f"client {client_id}: no secure round is open")
+        if self._secure is None or self.is_over:
+            raise LateUpload(f"client {client_id}: no secure round is open")
+        is_awaited = client_id in self._secure.awaited
         self._secure.receive(client_id, data)
+        if not is_awaited:
+            raise DuplicateUpload(f"client {client_id} repeats its message of this phase")
 
     def unanswered(self, client_id: int) -> bytes | None:
         """Return the message that a client has not answered in this phase, to be sent again."""

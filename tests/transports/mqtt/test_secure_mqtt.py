@@ -319,6 +319,21 @@ def test_a_reconnected_server_blames_no_client_for_an_abandoned_round():
         assert network.now < end
 
 
+def test_repeated_messages_of_a_phase_are_limited_in_rate():
+    network = Network(POLICY)
+    run_until(network, "ADVERTISING")
+    server = network.mqtt_server
+    while not network.up or TOPICS.parse(network.up[0].topic)[0] != "up":
+        network.step(0.0)
+    _, client = TOPICS.parse(network.up[0].topic)
+    for _ in range(60):
+        server.receive("up", client, network.up[0].payload, network.now)
+    assert server.stats.refused["duplicate"] >= 10
+    assert server.stats.refused["rate"] >= 30
+    network.run(1000)
+    assert server.server.round > 3
+
+
 def test_a_restarted_client_that_has_uploaded_takes_no_part_in_its_round_again():
     network = Network(POLICY)
     run_until(network, "UNMASKING")
