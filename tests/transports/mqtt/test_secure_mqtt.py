@@ -18,6 +18,7 @@ from fedtern.core.protocol import Broadcast, Upload
 from fedtern.federation import RoundState
 from fedtern.federation.secure_participant import read_head
 from fedtern.privacy.secure import Context, secure_topk
+from fedtern.privacy.secure.messages import PublicKeys, encode_keys
 from fedtern.transports.mqtt import (
     AllClients,
     Broker,
@@ -332,6 +333,23 @@ def test_repeated_messages_of_a_phase_are_limited_in_rate():
     assert server.stats.refused["rate"] >= 30
     network.run(1000)
     assert server.server.round > 3
+
+
+@pytest.mark.parametrize("key", ["mask", "channel"])
+def test_one_client_with_an_invalid_public_key_does_not_make_the_others_leave(key):
+    network = Network(RoundPolicy(AllClients(), deadline=30.0, quorum=3, grace=1.0))
+    run_until(network, "ADVERTISING")
+    client = network.clients[5]
+    context = Context(client.terms, client.stamp, client.round)
+    keys = PublicKeys(**{"mask": b"\5" * 32, "channel": b"\6" * 32, key: bytes(32)})
+    forged = write_upload(1, encode_keys(context, keys, b"\7" * 16, None))
+    network.publish(network.mqtt_server.receive("up", 5, forged, network.now))
+    assert network.mqtt_server.stats.refused["incompatible"] == 1
+    network.mqtt_clients[5].trained = lambda _: []
+    round = network.mqtt_server.server.round
+    while network.mqtt_server.server.round == round:
+        network.step(0.0)
+    assert network.broadcasts[round].counted == {0, 1, 2, 3, 4}
 
 
 def test_a_restarted_client_that_has_uploaded_takes_no_part_in_its_round_again():
