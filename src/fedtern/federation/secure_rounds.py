@@ -224,7 +224,7 @@ def check_secure_policy(policy: RoundPolicy | None) -> RoundPolicy:
     """Return the policy of secure rounds; without one, a policy with the smallest quorum.
 
     Raises:
-        ValueError: the quorum is smaller.
+        ValueError: the quorum is smaller, or the policy has no deadline.
 
     """
     if policy is None:
@@ -233,6 +233,11 @@ def check_secure_policy(policy: RoundPolicy | None) -> RoundPolicy:
         raise ValueError(
             f"secure aggregation needs a quorum of at least {MIN_CLIENTS}, got {policy.quorum}: the"
             " sum of fewer clients would show the update of one of them to another"
+        )
+    if policy.deadline is None:
+        raise ValueError(
+            "secure aggregation needs a deadline (no --exact): a client that restarts cannot"
+            " continue its round, and without a deadline the server would wait for it forever"
         )
     return policy
 

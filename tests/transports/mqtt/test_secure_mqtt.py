@@ -408,6 +408,11 @@ def test_small_quorums_are_refused():
     assert MqttServer(new_server()).rounds.policy.quorum == 3
 
 
+def test_policies_without_a_deadline_are_refused():
+    with pytest.raises(ValueError, match="needs a deadline"):
+        MqttServer(new_server(), RoundPolicy(quorum=3, deadline=None))
+
+
 def test_models_with_carried_tensors_are_refused():
     arrays = {"w": np.zeros(9, np.float32), "bn.running_mean": np.zeros(3, np.float32)}
     server = Server.from_arrays(arrays, METHOD, federation=FEDERATION)
