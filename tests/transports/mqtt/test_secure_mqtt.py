@@ -31,6 +31,7 @@ from fedtern.transports.mqtt import (
     join,
     serve,
 )
+from fedtern.transports.mqtt.client import Delta
 from fedtern.transports.mqtt.messages import Announcement, read_upload, write_upload
 from fedtern.transports.mqtt.topics import Publish, Topics
 
@@ -350,6 +351,18 @@ def test_one_client_with_an_invalid_public_key_does_not_make_the_others_leave(ke
     while network.mqtt_server.server.round == round:
         network.step(0.0)
     assert network.broadcasts[round].counted == {0, 1, 2, 3, 4}
+
+
+def test_training_results_of_a_wrong_shape_are_refused():
+    network = Network(POLICY)
+    run_until(network, "ADVERTISING")
+    while not (ready := [m for m in network.mqtt_clients if m.should_train]):
+        for i in range(CLIENTS):
+            if network.down[i]:
+                network.deliver_down(i)
+    for result in (np.float32(1), Delta(np.zeros((SIZE, 1)))):
+        with pytest.raises(ValueError, match="must be a flat vector of 60 values"):
+            ready[0].trained(result)
 
 
 def test_a_restarted_client_that_has_uploaded_takes_no_part_in_its_round_again():
