@@ -365,6 +365,15 @@ def test_training_results_of_a_wrong_shape_are_refused():
             ready[0].trained(result)
 
 
+def test_the_server_names_the_clients_that_have_not_answered():
+    network = Network(POLICY)
+    run_until(network, "SHARING")
+    assert network.mqtt_server.awaited == sorted(network.mqtt_server.rounds.cohort)
+    while len(network.mqtt_server.awaited) == 4:
+        network.step(0.0)
+    assert len(network.mqtt_server.awaited) == 3
+
+
 def test_a_restarted_client_that_has_uploaded_takes_no_part_in_its_round_again():
     network = Network(POLICY)
     run_until(network, "UNMASKING")

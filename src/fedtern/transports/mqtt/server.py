@@ -114,6 +114,13 @@ class MqttServer:
         ticks = (self.rounds.next_tick, self._secure_phase_end, self.admission.next_unmute)
         return min((time for time in ticks if time is not None), default=None)
 
+    @property
+    def awaited(self) -> list[int]:
+        """Clients that the open round waits for, in ascending order."""
+        if self.secure is not None:
+            return list(self.secure.all_unanswered())
+        return sorted(self.rounds.cohort - self.server.uploaded)
+
     def filters(self) -> tuple[str, ...]:
         """Return the topic filters to subscribe to.
 
