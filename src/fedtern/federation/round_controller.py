@@ -289,6 +289,10 @@ class RoundController:
         self._awaited.discard(client)
         self.presence.upload_accepted(client)
 
+    def excuse_cohort(self) -> None:
+        """Wait for no upload of the open round any more, and for no missed deadline."""
+        self._awaited.clear()
+
     def extend_deadline(self, seconds: float) -> None:
         """Extend the deadline by a pause in which the transport did not read messages."""
         self._selected_at += seconds

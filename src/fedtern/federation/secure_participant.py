@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from fedtern.core.compressors import check_finite
 from fedtern.core.envelope import SECURE
 from fedtern.core.feedback import ErrorFeedback
+from fedtern.core.layout import copy_vector
 from fedtern.core.protocol import Sent, Terms
 from fedtern.core.protocol.seeded_rng import seeded_rng
 from fedtern.core.updates import Sparse
@@ -62,6 +62,7 @@ class SecureParticipant:
         DecodeError: the invitation is malformed.
         NonFiniteError: a value cannot be sent; the message names its tensor.
         RemoteProtocolError: the invitation is of another round or history.
+        ValueError: ``delta`` has the wrong shape.
 
     """
 
@@ -77,7 +78,7 @@ class SecureParticipant:
         self.round = client.round
         self._client = client
         self._carried = carried
-        self._delta = np.array(delta, np.float32)
+        self._delta = copy_vector(delta, layout, "delta")
         check_finite(self._delta, layout)
         # With the residual: the values from which the upload is selected.
         self._target = self._delta + client.residual

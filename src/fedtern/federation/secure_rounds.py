@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from fedtern.core.errors import LocalProtocolError, RemoteProtocolError
+from fedtern.core.errors import (
+    DuplicateUpload,
+    LateUpload,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
 from fedtern.core.protocol import Accepted, Broadcast, Terms
 from fedtern.federation.interfaces import ServerLike
 from fedtern.federation.round_policy import RoundPolicy
@@ -38,9 +43,9 @@ class SecureRounds:
     It takes the place of the server there: ``uploaded`` are the clients in the sum, once the server
     knows it. The phases of a round and the retries of their messages are in here.
 
-    The state of an open round is not stored. After a restart, the round has no sum, and its updates
-    return to the clients' residuals: a second upload of the same round could reveal the update of a
-    client that left in between.
+    The state of an open round is not stored. After a restart, the cohort of that round is empty, so
+    that the controller skips the round, and its updates return to the clients' residuals. Only the
+    very first round is opened again: nothing tells whether it was open before.
 
     Args:
         server: applies the sums and makes the broadcasts.
@@ -63,6 +68,8 @@ class SecureRounds:
         self.quantum = quantum
         self.reason = ""
         self.absent: set[int] = set()
+        # The round that an earlier process opened.
+        self._skipped_round = server.round if server.round > 0 else -1
         self._secure: SecureServer | None = None  # of the open round
         self._messages: dict[int, bytes] = {}  # of the open phase, by client
 
@@ -84,7 +91,7 @@ class SecureRounds:
     @property
     def cohort(self) -> frozenset[int] | None:
         """Clients that may take part in the open round; None for all clients."""
-        return self.server.cohort
+        return frozenset() if self.round == self._skipped_round else self.server.cohort
 
     @property
     def uploaded(self) -> frozenset[int]:
@@ -136,12 +143,17 @@ class SecureRounds:
 
         Raises:
             DecodeError: the bytes are malformed.
+            DuplicateUpload: the client repeats its message of this phase.
+            LateUpload: no secure round is open, or the message is of an earlier phase.
             RemoteProtocolError: the client is not expected to send this message now.
 
         """
-        if self._secure is None:
-            raise RemoteProtocolError(f"client {client_id}: no secure round is open")
+        if self._secure is None or self.is_over:
+            raise LateUpload(f"client {client_id}: no secure round is open")
+        is_awaited = client_id in self._secure.awaited
         self._secure.receive(client_id, data)
+        if not is_awaited:
+            raise DuplicateUpload(f"client {client_id} repeats its message of this phase")
 
     def unanswered(self, client_id: int) -> bytes | None:
         """Return the message that a client has not answered in this phase, to be sent again."""
@@ -212,7 +224,7 @@ def check_secure_policy(policy: RoundPolicy | None) -> RoundPolicy:
     """Return the policy of secure rounds; without one, a policy with the smallest quorum.
 
     Raises:
-        ValueError: the quorum is smaller.
+        ValueError: the quorum is smaller, or the policy has no deadline.
 
     """
     if policy is None:
@@ -221,6 +233,11 @@ def check_secure_policy(policy: RoundPolicy | None) -> RoundPolicy:
         raise ValueError(
             f"secure aggregation needs a quorum of at least {MIN_CLIENTS}, got {policy.quorum}: the"
             " sum of fewer clients would show the update of one of them to another"
+        )
+    if policy.deadline is None:
+        raise ValueError(
+            "secure aggregation needs a deadline (no --exact): a client that restarts cannot"
+            " continue its round, and without a deadline the server would wait for it forever"
         )
     return policy
 

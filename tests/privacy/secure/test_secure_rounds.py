@@ -21,6 +21,7 @@ from fedtern.privacy.secure import (
     public_signing_key,
 )
 from fedtern.privacy.secure import messages as wire
+from fedtern.privacy.secure.crypto import KeyPair
 from fedtern.privacy.secure.states import CLIENT_TRANSITIONS, SERVER_TRANSITIONS, ServerEvent
 
 
@@ -260,6 +261,21 @@ def test_a_public_key_of_low_order_is_refused():
 
     with pytest.raises(RemoteProtocolError, match="public key"):
         Round(4, tamper=tamper).run()
+    with pytest.raises(RemoteProtocolError, match="public key"):  # a client refuses it, too
+        KeyPair.from_private(b"1" * 32).agree(bytes(32))
+
+
+@pytest.mark.parametrize(("first", "second"), [(12, 12), (11, 12)])
+def test_a_public_key_that_is_known_already_is_refused_by_the_server(first, second):
+    def tamper(phase, client, data):
+        if (phase, client) != ("keys", second):
+            return data
+        mask_key = round.sent["keys"].get(first, data)[17:49]
+        return reseal(data[:49] + mask_key + data[81:])
+
+    round = Round(4, tamper=tamper)
+    with pytest.raises(RemoteProtocolError, match="client 12 sends a public key that is known"):
+        round.run()
 
 
 def chi_square(values: np.ndarray, bins: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from fedtern.core.layout import Layout
 from fedtern.core.protocol import Broadcast, Upload
 from fedtern.federation import RoundState
 from fedtern.federation.secure_participant import read_head
-from fedtern.privacy.secure import secure_topk
+from fedtern.privacy.secure import Context, secure_topk
+from fedtern.privacy.secure.messages import PublicKeys, encode_keys
 from fedtern.transports.mqtt import (
     AllClients,
     Broker,
@@ -25,9 +27,11 @@ from fedtern.transports.mqtt import (
     RoundPolicy,
     Sample,
     Scheduled,
+    Stats,
     join,
     serve,
 )
+from fedtern.transports.mqtt.client import Delta
 from fedtern.transports.mqtt.messages import Announcement, read_upload, write_upload
 from fedtern.transports.mqtt.topics import Publish, Topics
 
@@ -61,20 +65,21 @@ class Network:
     sum of a round or in the residual of its client.
     """
 
-    def __init__(self, policy: RoundPolicy, seed: int = 0) -> None:
+    def __init__(self, policy: RoundPolicy, seed: int = 0, size: int = CLIENTS) -> None:
+        self.size = size
         self.random = random.Random(seed)
         self.now = 0.0
         self.mqtt_server = MqttServer(new_server(), policy)
         self.up: list[Publish] = []
-        self.down: list[list[Publish]] = [[] for _ in range(CLIENTS)]
+        self.down: list[list[Publish]] = [[] for _ in range(self.size)]
         self.retained: Publish | None = None
         self.broadcasts: dict[int, Broadcast] = {}
         self.deltas: dict[tuple[int, int], np.ndarray] = {}  # that became uploads
         self.updates: dict[tuple[int, int], np.ndarray] = {}
-        self.clients = [new_client(i) for i in range(CLIENTS)]
-        self.mqtt_clients = [self.new_mqtt_client(i) for i in range(CLIENTS)]
+        self.clients = [new_client(i) for i in range(self.size)]
+        self.mqtt_clients = [self.new_mqtt_client(i) for i in range(self.size)]
         self.publish(self.mqtt_server.connected(0.0))
-        for i in range(CLIENTS):
+        for i in range(self.size):
             self.connect(i)
 
     def new_mqtt_client(self, i: int) -> MqttClient:
@@ -110,7 +115,7 @@ class Network:
                 if (news := Announcement.read(message.payload).message)[1] & 15 == 2:
                     broadcast = Broadcast.open(news, self.mqtt_server.server.terms)
                     self.broadcasts[broadcast.round] = broadcast
-            for i in range(CLIENTS):
+            for i in range(self.size):
                 if message.topic in (TOPICS.round, *(TOPICS.of(k, i) for k in ("down", "secure"))):
                     self.down[i].append(message)
 
@@ -134,10 +139,10 @@ class Network:
         dice = self.random.random()
         if dice < 0.002 * faults:
             self.publish(self.mqtt_server.connected(self.now))
-            for i in range(CLIENTS):
+            for i in range(self.size):
                 self.send([self.mqtt_clients[i].presence(b"\1")])
         elif dice < 0.006 * faults:
-            self.restart(self.random.randrange(CLIENTS))
+            self.restart(self.random.randrange(self.size))
         if self.up:
             position = (
                 0 if self.random.random() > 0.3 * faults else self.random.randrange(len(self.up))
@@ -147,7 +152,7 @@ class Network:
             else:
                 self.deliver_up(self.random.random() < 0.1 * faults, position)
         self.publish(self.mqtt_server.tick(self.now))
-        i = self.random.randrange(CLIENTS)
+        i = self.random.randrange(self.size)
         if self.down[i]:
             if self.random.random() < 0.01 * faults:
                 self.down[i].pop(0)
@@ -261,6 +266,114 @@ def test_a_server_that_restarts_abandons_its_round_and_goes_on():
     network.check()
 
 
+def restart_server(network: Network) -> None:
+    """Restart the server in the open round: it knows the retained presence of its clients."""
+    network.mqtt_server = MqttServer(network.mqtt_server.server, network.mqtt_server.rounds.policy)
+    network.now += 1
+    network.publish(network.mqtt_server.connected(network.now))
+    network.up = [mqtt_client.presence(b"\1") for mqtt_client in network.mqtt_clients]
+
+
+@pytest.mark.parametrize("cohorts", [Sample(size=3), AllClients()])
+@pytest.mark.parametrize("state", ["ADVERTISING", "SHARING", "COLLECTING", "UNMASKING"])
+def test_a_restarted_server_blames_no_client_and_starts_the_next_round(cohorts, state):
+    network = Network(RoundPolicy(cohorts, deadline=30.0, quorum=3, grace=1.0), size=3)
+    network.run(300)
+    run_until(network, state)
+    round = network.mqtt_server.server.round
+    restart_server(network)
+    end = network.now + 15
+    while network.mqtt_server.server.round < round + 2:
+        network.step(0.0)
+        assert network.now < end
+    assert network.broadcasts[round].counted == frozenset()
+    assert network.broadcasts[round + 1].counted == {0, 1, 2}
+    network.settle()
+    network.check()
+
+
+def test_a_restarted_server_waits_for_its_clients_before_it_selects_a_cohort():
+    network = Network(RoundPolicy(AllClients(), deadline=30.0, quorum=3, grace=1.0))
+    network.run(300)
+    run_until(network, "COLLECTING")
+    round = network.mqtt_server.server.round
+    restart_server(network)
+    while network.mqtt_server.server.round < round + 2:
+        network.step(0.0)
+    assert network.broadcasts[round + 1].counted == set(range(CLIENTS))
+
+
+def test_a_reconnected_server_blames_no_client_for_an_abandoned_round():
+    network = Network(RoundPolicy(Sample(size=3), deadline=30.0, quorum=3, grace=1.0), size=3)
+    network.run(200)
+    run_until(network, "ADVERTISING")
+    server = network.mqtt_server
+    network.up = [network.mqtt_clients[0].goodbye()]
+    network.down[0].clear()
+    while server.rounds.state is not RoundState.OVERDUE:
+        network.step(0.0)
+    round = server.server.round
+    network.publish(server.connected(network.now))
+    network.up = [mqtt_client.presence(b"\1") for mqtt_client in network.mqtt_clients]
+    end = network.now + 15
+    while server.server.round == round:
+        network.step(0.0)
+        assert network.now < end
+
+
+def test_repeated_messages_of_a_phase_are_limited_in_rate():
+    network = Network(POLICY)
+    run_until(network, "ADVERTISING")
+    server = network.mqtt_server
+    while not network.up or TOPICS.parse(network.up[0].topic)[0] != "up":
+        network.step(0.0)
+    _, client = TOPICS.parse(network.up[0].topic)
+    for _ in range(60):
+        server.receive("up", client, network.up[0].payload, network.now)
+    assert server.stats.refused["duplicate"] >= 10
+    assert server.stats.refused["rate"] >= 30
+    network.run(1000)
+    assert server.server.round > 3
+
+
+@pytest.mark.parametrize("key", ["mask", "channel"])
+def test_one_client_with_an_invalid_public_key_does_not_make_the_others_leave(key):
+    network = Network(RoundPolicy(AllClients(), deadline=30.0, quorum=3, grace=1.0))
+    run_until(network, "ADVERTISING")
+    client = network.clients[5]
+    context = Context(client.terms, client.stamp, client.round)
+    keys = PublicKeys(**{"mask": b"\5" * 32, "channel": b"\6" * 32, key: bytes(32)})
+    forged = write_upload(1, encode_keys(context, keys, b"\7" * 16, None))
+    network.publish(network.mqtt_server.receive("up", 5, forged, network.now))
+    assert network.mqtt_server.stats.refused["incompatible"] == 1
+    network.mqtt_clients[5].trained = lambda _: []
+    round = network.mqtt_server.server.round
+    while network.mqtt_server.server.round == round:
+        network.step(0.0)
+    assert network.broadcasts[round].counted == {0, 1, 2, 3, 4}
+
+
+def test_training_results_of_a_wrong_shape_are_refused():
+    network = Network(POLICY)
+    run_until(network, "ADVERTISING")
+    while not (ready := [m for m in network.mqtt_clients if m.should_train]):
+        for i in range(CLIENTS):
+            if network.down[i]:
+                network.deliver_down(i)
+    for result in (np.float32(1), Delta(np.zeros((SIZE, 1)))):
+        with pytest.raises(ValueError, match="must be a flat vector of 60 values"):
+            ready[0].trained(result)
+
+
+def test_the_server_names_the_clients_that_have_not_answered():
+    network = Network(POLICY)
+    run_until(network, "SHARING")
+    assert network.mqtt_server.awaited == sorted(network.mqtt_server.rounds.cohort)
+    while len(network.mqtt_server.awaited) == 4:
+        network.step(0.0)
+    assert len(network.mqtt_server.awaited) == 3
+
+
 def test_a_restarted_client_that_has_uploaded_takes_no_part_in_its_round_again():
     network = Network(POLICY)
     run_until(network, "UNMASKING")
@@ -296,23 +409,30 @@ def test_a_client_publishes_nothing_if_a_server_repeats_an_announcement():
 
 
 @pytest.mark.parametrize("step", range(len(SECURE_STEPS)))
-def test_a_client_leaves_the_round_if_it_gets_a_forged_message(step):
+def test_a_forged_message_gets_no_answer_and_loses_no_update(step):
     network = Network(POLICY)
     run_until(network, "SHARING")
     i = min(network.mqtt_server.rounds.cohort)
     context = network.mqtt_clients[i].client
-    from fedtern.privacy.secure import Context
-
     forged = Context(context.terms, context.stamp, context.round).seal(step, b"\1" * 9)
     before = network.clients[i].residual.copy()
     assert network.mqtt_clients[i].receive(TOPICS.of("secure", i), forged, network.now) == []
     assert (network.clients[i].residual == before).all()
+    network.run(1000)
+    assert network.mqtt_server.stats.counted > 0
+    network.settle()
+    network.check()
 
 
 def test_small_quorums_are_refused():
     with pytest.raises(ValueError, match="needs a quorum of at least 3, got 2"):
         MqttServer(new_server(), RoundPolicy(quorum=2))
     assert MqttServer(new_server()).rounds.policy.quorum == 3
+
+
+def test_policies_without_a_deadline_are_refused():
+    with pytest.raises(ValueError, match="needs a deadline"):
+        MqttServer(new_server(), RoundPolicy(quorum=3, deadline=None))
 
 
 def test_models_with_carried_tensors_are_refused():
@@ -322,7 +442,7 @@ def test_models_with_carried_tensors_are_refused():
         MqttServer(server)
 
 
-def test_a_round_of_the_default_policy_ends_before_its_deadline():
+def test_a_phase_without_answers_ends_at_its_share_of_the_deadline():
     network = Network(RoundPolicy(Sample(size=4), deadline=8.0, quorum=3, grace=1.0))
     run_until(network, "ADVERTISING")
     server = network.mqtt_server
@@ -331,7 +451,7 @@ def test_a_round_of_the_default_policy_ends_before_its_deadline():
     network.up.clear()
     network.publish(server.tick(started + 4.0))  # nobody sent keys: the round is abandoned
     assert server.stats.abandoned == 1
-    assert server.rounds.state is not RoundState.DISCONNECTED
+    assert server.rounds.state is RoundState.OVERDUE
 
 
 def test_the_head_of_a_message_has_its_round():
@@ -354,7 +474,7 @@ async def run_over_mqtt(experiment, port, path):
     clients = experiment.environment.clients
     host = ExperimentServer(experiment, dataset, FEDERATION, path / "run")
     cohorts = Scheduled(experiment.environment, experiment.seed)
-    policy = RoundPolicy(cohorts, deadline=None, quorum=3, rounds=host.rounds, grace=0.1)
+    policy = RoundPolicy(cohorts, deadline=60.0, quorum=3, rounds=host.rounds, grace=0.1)
     tasks = [serve(host.server, broker, policy, stats=host.stats, on_round=host.round_finished)]
     ones = [ExperimentClient(experiment, dataset, i, FEDERATION) for i in range(clients)]
     tasks += [join(one.client, one.train, broker, on_upload=one.uploaded) for one in ones]
@@ -386,3 +506,29 @@ def test_a_federation_over_mqtt_has_the_model_of_the_simulation(mosquitto, tmp_p
         assert one.client.weights.tobytes() == host.server.weights.tobytes()
         if one.client.pending is not None:
             Upload.open(one.client.pending, host.terms)  # stays on the client
+
+
+def test_a_client_with_a_slow_link_gets_the_invitation_to_its_first_round(mosquitto, monkeypatch):
+    from fedtern.transports.mqtt.connection import Connection
+
+    subscribe = Connection.subscribe
+
+    async def subscribe_slowly(self, topic: str, qos: int) -> None:
+        await asyncio.sleep(0.1)
+        await subscribe(self, topic, qos)
+
+    monkeypatch.setattr(Connection, "subscribe", subscribe_slowly)
+
+    async def scenario() -> Stats:
+        stats = Stats()
+        policy = RoundPolicy(AllClients(), deadline=6.0, quorum=3, rounds=2, grace=0.1)
+        broker = Broker("127.0.0.1", mosquitto.port)
+        tasks = [asyncio.create_task(serve(new_server(), broker, policy, stats=stats))]
+        await asyncio.sleep(0.3)  # the server waits for its clients
+        for i in range(3):
+            train = partial(lambda i, weights, round: weights + change_of(i, round), i)
+            tasks.append(asyncio.create_task(join(new_client(i), train, broker)))
+        await asyncio.wait_for(asyncio.gather(*tasks), 60)
+        return stats
+
+    assert asyncio.run(scenario()).abandoned == 0

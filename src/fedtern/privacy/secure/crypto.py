@@ -84,6 +84,21 @@ class KeyPair:
         return secret
 
 
+@cache
+def _any_key_pair() -> KeyPair:
+    return KeyPair.from_private(bytes(KEY_BYTES))
+
+
+def check_public_key(public: bytes) -> None:
+    """Check that secrets can be agreed with a public key.
+
+    Raises:
+        RemoteProtocolError: the key is not a valid public key.
+
+    """
+    _any_key_pair().agree(public)  # invalid keys fail with every private key
+
+
 def key_stream(key: bytes, count: int) -> NDArray[np.uint32]:
     """Expand a key of 32 bytes to uniform 32-bit numbers: AES-256 in counter mode, from zero.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtern.core.envelope import SECURE_STEPS
 from fedtern.core.errors import LocalProtocolError, RemoteProtocolError
 from fedtern.core.layout import Vector
 from fedtern.core.updates import Sparse
@@ -92,6 +93,7 @@ class SecureServer:
         self.leader = clients[context.round % len(clients)] if rule.positions == "leader" else None
         self._answers: dict[int, bytes] = {}  # of this phase
         self._advertised: dict[int, Advertised] = {}
+        self._public_keys: set[bytes] = set()  # of all clients that sent keys
         self._graph: Graph | None = None
         self._positions: Indices = np.empty(0, np.int64)
         self._sealed: dict[int, dict[int, bytes]] = {}  # by sender and recipient
@@ -118,15 +120,16 @@ class SecureServer:
         """
         if self._answers.get(client_id) == data:
             return
-        step = {
+        expected = {
             ServerState.ADVERTISING: messages.KEYS,
             ServerState.SHARING: messages.SHARES,
             ServerState.COLLECTING: messages.MASKED,
             ServerState.UNMASKING: messages.REVEALED,
         }.get(self.state)
-        _, reader = self._context.open(data, *([] if step is None else [step]))
+        step, reader = self._context.open(data, *([] if expected is None else [expected]))
         if client_id not in self.awaited:
-            raise RemoteProtocolError(f"client {client_id} is not expected to send {step} now")
+            name = SECURE_STEPS[step]
+            raise RemoteProtocolError(f"client {client_id} is not expected to send {name} now")
         if step == messages.KEYS:
             self._accept_keys(client_id, reader)
         elif step == messages.SHARES:
@@ -149,6 +152,15 @@ class SecureServer:
         found = messages.read_keys(reader, layout, self._rule.count(layout))
         if found.positions is not None and client_id != self.leader:
             raise RemoteProtocolError(f"client {client_id} sends positions, but does not lead")
+        # All neighbours of a client with other keys would leave the round.
+        public = {found.keys.mask, found.keys.channel}
+        if len(public) < 2 or public & self._public_keys:
+            raise RemoteProtocolError(
+                f"client {client_id} sends a public key that is known already"
+            )
+        for key in public:
+            crypto.check_public_key(key)
+        self._public_keys |= public
         self._advertised[client_id] = found
 
     @property

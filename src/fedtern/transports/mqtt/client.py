@@ -23,6 +23,7 @@ from fedtern.core.errors import (
     MissedRounds,
     RemoteProtocolError,
 )
+from fedtern.core.layout import copy_vector
 from fedtern.core.protocol import Sent
 from fedtern.federation.interfaces import ClientLike
 from fedtern.federation.secure_participant import SecureParticipant, read_head
@@ -266,6 +267,7 @@ class MqttClient:
 
         Raises:
             NonFiniteError: a value cannot be sent; the message names its tensor.
+            ValueError: the result has the wrong shape.
 
         """
         if self.is_secure:
@@ -298,8 +300,9 @@ class MqttClient:
             delta = result.values
             carried = result.carried
         else:
+            new = copy_vector(result, client.terms.layout, "new_weights")
             with np.errstate(over="ignore", invalid="ignore"):
-                delta = np.asarray(result, np.float32) - client.weights
+                delta = new - client.weights
         invitation = self._invitation
         assert invitation is not None  # should_train
         try:

@@ -71,12 +71,14 @@ async def join(
         try:
             async with connect(broker, identifier, mqtt_client.goodbye()) as connection:
                 reconnection.connected()
-                await connection.publish(mqtt_client.connected(time.monotonic()))
                 # QoS 0 is enough: a catch-up replaces lost messages.
                 kinds = (DOWN, SECURE) if mqtt_client.is_secure else (DOWN,)
                 own = [topics.of(kind, client.client_id) for kind in kinds]
                 for topic in (*own, topics.round):
                     await connection.subscribe(topic, qos=0)
+                # After the subscriptions: the server answers at once, with the invitation to a
+                # secure round, for example.
+                await connection.publish(mqtt_client.connected(time.monotonic()))
                 log.info("joined %s on %s", topics.federation, broker.address)
                 try:
                     await _run(connection, mqtt_client, train, on_round)

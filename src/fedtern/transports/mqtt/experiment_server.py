@@ -263,10 +263,10 @@ class ExperimentServer:
 
     def _clients(self) -> Clients:
         stats = self.stats
-        uploaded = self.server.uploaded
-        rounds = None if self._mqtt_server is None else self._mqtt_server.rounds
-        awaited = [] if rounds is None else sorted(rounds.cohort - uploaded)
-        unresponsive = [] if rounds is None else sorted(rounds.presence.unresponsive)
+        mqtt_server = self._mqtt_server
+        awaited = [] if mqtt_server is None else mqtt_server.awaited
+        presence = None if mqtt_server is None else mqtt_server.rounds.presence
+        unresponsive = [] if presence is None else sorted(presence.unresponsive)
         lags = [Lag(client, self.server.round - last) for client, last in self._uploaded.items()]
         lags.sort(key=lambda lag: -lag.rounds)
         return Clients(

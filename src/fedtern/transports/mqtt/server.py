@@ -104,6 +104,8 @@ class MqttServer:
         messages = [self._announce(self.server.newest_broadcast(self.server.round - 1))]
         if self.secure is not None:
             messages += self._send_secure(self.secure.all_unanswered())
+            if self.secure.is_over:
+                self.rounds.excuse_cohort()  # nobody can upload in this round any more
         return messages
 
     @property
@@ -111,6 +113,13 @@ class MqttServer:
         """Time at which to call ``tick`` if nothing happens before; None for never."""
         ticks = (self.rounds.next_tick, self._secure_phase_end, self.admission.next_unmute)
         return min((time for time in ticks if time is not None), default=None)
+
+    @property
+    def awaited(self) -> list[int]:
+        """Clients that the open round waits for, in ascending order."""
+        if self.secure is not None:
+            return list(self.secure.all_unanswered())
+        return sorted(self.rounds.cohort - self.server.uploaded)
 
     def filters(self) -> tuple[str, ...]:
         """Return the topic filters to subscribe to.
