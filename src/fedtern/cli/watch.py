@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
@@ -47,22 +47,26 @@ def watch(
     with report_errors():
         token = token or os.environ.get(_TOKEN) or (None if is_loopback(host) else new_token())
         watcher = Watcher(runs or [Path("runs")], most_runs=last)
+        # Before the page is announced: a program that reads the address may send a signal at once.
+        wait = _await_input_end() if until_closed else _await_signal()
         with LiveServer(watcher, host, port, token) as server:
             typer.echo(f"live page: {server.url}")
             sys.stdout.flush()
-            _wait(until_closed)
+            wait()
 
 
-def _wait(until_closed: bool) -> None:
-    """Wait for Ctrl-C or SIGTERM, or until standard input closes."""
-    if until_closed:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command that trains
-        sys.stdin.buffer.read()
-        return
+def _await_input_end() -> Callable[[], object]:
+    """Ignore Ctrl-C, and return a function that waits until standard input closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command that trains
+    return sys.stdin.buffer.read
+
+
+def _await_signal() -> Callable[[], object]:
+    """Catch Ctrl-C and SIGTERM, and return a function that waits for one of them."""
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
-    stopped.wait()
+    return stopped.wait
 
 
 @contextmanager
