@@ -82,7 +82,7 @@ def test_automatic_broadcasts_get_the_participation_of_the_environment():
         own = Experiment.of("logistic-digits", {**given, "participation": 0.5}, few)
         assert own.method["participation"] == 0.5
     assert "participation" not in Experiment.of("logistic-digits", "stc", few).method
-    assert Experiment.of("logistic-digits", "stc_plus", few).label == "stc_plus local_steps=4"
+    assert Experiment.of("logistic-digits", "stc_plus", few).label == "stc_plus"
 
 
 def test_an_experiment_can_be_read_from_a_toml_file(tmp_path):

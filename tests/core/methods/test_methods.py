@@ -196,10 +196,19 @@ def test_automatic_broadcasts_have_at_least_four_values_of_a_model():
 
 
 @pytest.mark.parametrize(
-    ("size", "up", "down"), [(100_000, 500, 50), (20_000, 256, 26), (100, 100, 26)]
+    ("size", "local_steps", "up", "down"),
+    [
+        (100_000, 1, 500, 50),
+        (20_000, 1, 256, 26),
+        (100, 1, 100, 26),
+        (100_000, 4, 2_000, 200),
+        (20_000, 4, 1_024, 103),
+        (100_000, 25, 12_500, 1_250),
+        (100_000, 400, 12_500, 1_250),
+    ],
 )
-def test_stc_plus_sends_at_least_256_values_of_a_model(size, up, down):
-    method = stc_plus(participation=0.1)
+def test_stc_plus_sends_more_values_after_more_local_steps(size, local_steps, up, down):
+    method = stc_plus(participation=0.1, local_steps=local_steps)
     client = Client(0, method, weights=np.zeros(size))
     delta = np.random.default_rng(0).standard_normal(size).astype(np.float32)
     assert count_entries(client.send_delta(delta).update) == up
@@ -208,7 +217,7 @@ def test_stc_plus_sends_at_least_256_values_of_a_model(size, up, down):
 
 def test_stc_plus_is_a_combination_of_options_of_stc():
     options = {"p_up": 0.1, "p_down": "auto", "participation": 0.1}
-    same = stc(**options, local_steps=4, codec="adaptive", magnitudes="powers")
+    same = stc(**options, codec="adaptive", magnitudes="powers")
     plus = stc_plus(**options)
     assert (plus.up, plus.down, plus.local_steps) == (same.up, same.down, same.local_steps)
     assert plus.digest != same.digest

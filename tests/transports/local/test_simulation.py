@@ -137,7 +137,7 @@ def test_a_method_can_be_given_by_name():
 def test_automatic_broadcasts_get_the_participation_of_a_simulation():
     few = Environment(clients=10, participation=0.2)
     explicit, by_name, by_object, of_all_clients = (
-        simulate("mlp-digits", method=method, environment=few, iterations=12).run().down_bytes
+        simulate("mlp-digits", method=method, environment=few, iterations=3).run().down_bytes
         for method in (
             stc_plus(1 / 20, participation=0.2),
             "stc_plus:p_up=1/20",

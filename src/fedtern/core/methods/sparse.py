@@ -40,10 +40,6 @@ Magnitudes = Literal["mean", "powers"]
 Share = float | Literal["auto"]
 """A share of values, or "auto" to let the method choose it."""
 
-# Of stc_plus. Fewer values than these take hardly fewer bytes, because each message has a header,
-# and they make training slower (docs/results/beyond-the-paper.md).
-_SHARE_UP = 1 / 200
-_LEAST_UP = 256
 _LEAST_DOWN = 4
 
 
@@ -147,25 +143,26 @@ def _ternary_method(
 def stc_plus(
     p_up: Share = "auto",
     p_down: Share = "auto",
-    local_steps: int = 4,
+    local_steps: int = 1,
     scope: Scope = "model",
     weighted: bool = False,
     codec: PositionCoding = "adaptive",
     magnitudes: Magnitudes = "powers",
     participation: float | None = None,
 ) -> Method:
-    """Sparse ternary compression with fewer bytes: local steps, smaller broadcasts, adaptive codes.
+    """Sparse ternary compression with fewer bytes: smaller broadcasts, adaptive codes, sums.
 
     The options of ``stc`` that need the fewest bytes to an accuracy on most tasks; see there for
     the parameters that are not described here.
 
     Args:
-        p_up: the share of values in an upload. "auto" is 1/200, and with the scope "model" at least
-            256 values, or all values of a smaller model.
+        p_up: the share of values in an upload. "auto" is 1/200 for each local step, up to 1/8, and
+            with the scope "model" at least 256 values for each local step, up to 1,024, or all
+            values of a smaller model.
         p_down: the share of values in a broadcast. "auto" is that of an upload times
             ``participation``, so that a client downloads about as many values as it uploads.
-        local_steps: the number of local steps between uploads. A few steps save bytes and take more
-            iterations. With a class or two per client, many steps (25) do not train.
+        local_steps: the number of local steps between uploads. If the clients have similar data, 25
+            steps need the fewest bytes. If each client has a few classes only, one step does.
         scope: whether values are selected from the whole model or from each tensor.
         weighted: whether clients are weighted by their number of examples.
         codec: how positions are coded.
@@ -174,9 +171,19 @@ def stc_plus(
             for that of the experiment.
 
     """
-    up = _Rate(_SHARE_UP, _LEAST_UP) if p_up == "auto" else _Rate(p_up)
+    up = _choose_rate_up(local_steps) if p_up == "auto" else _Rate(p_up)
     down = _rate_down(up, p_down, participation)
     return _ternary_method(up, down, local_steps, scope, weighted, codec, magnitudes)
+
+
+def _choose_rate_up(local_steps: int) -> _Rate:
+    """Return the rate of uploads that needs the fewest bytes (docs/results/beyond-the-paper.md).
+
+    An update of several local steps has more to say. Too few values leave most of it in the
+    residual, where it becomes stale. In a small model, fewer values than the least number take
+    hardly fewer bytes, because each message has a header.
+    """
+    return _Rate(min(local_steps / 200, 1 / 8), 256 * min(local_steps, 4))
 
 
 @named_method("topk", publication=papers.STC, later=("codec",))
