@@ -145,6 +145,21 @@ static void collect(struct candidates *found, int64_t position, float value)
     found->count++;
 }
 
+/*
+ * Load the block that is 4 KiB ahead into the cache. Processors load ahead by themselves, but most
+ * stop at the end of each page of 4 KiB. An address behind the end of the vector does no harm.
+ */
+static void prefetch_block(const float *block)
+{
+#if defined(__GNUC__) || defined(__clang__)
+    const uintptr_t ahead = (uintptr_t)block + 4096;
+    for (uintptr_t i = 0; i < FT_BLOCK * sizeof *block; i += 64)
+        __builtin_prefetch((const void *)(ahead + i));
+#else
+    (void)block;
+#endif
+}
+
 /* Values between two collections of candidates: 16 KiB, so that they are still in the cache. */
 #define FT_CHUNK (64 * FT_BLOCK)
 
@@ -163,11 +178,16 @@ FT_INLINE int64_t scan_blocks(float *x, const float *y, int64_t size, int64_t at
         const int64_t before = count;
         const int64_t stop = size - at < FT_CHUNK ? size : at + FT_CHUNK;
         while (at + FT_BLOCK <= stop && count <= full) {
+            prefetch_block(x + at);
+            if (y)
+                prefetch_block(y + at);
             uint64_t hits = reaching(x + at, y ? y + at : NULL, threshold);
-            /* The first is always written and only kept if there is one: no branch to mispredict. */
-            positions[count] = at + (trailing_zeros(hits) & (FT_BLOCK - 1));
-            count += hits != 0;
-            hits &= hits - 1;
+            /* Two are always written, and kept if there are as many: few branches mispredict. */
+            for (int i = 0; i < 2; i++) {
+                positions[count] = at + (trailing_zeros(hits) & (FT_BLOCK - 1));
+                count += hits != 0;
+                hits &= hits - 1;
+            }
             while (hits) {
                 positions[count] = at + trailing_zeros(hits);
                 count++;
@@ -302,34 +322,36 @@ static void drop_ties(struct candidates *found, int32_t magnitude, int64_t k)
  * that all of them reach.
  *
  * Each pass divides the interval that holds the k-th largest magnitude into at most 2,048 parts,
- * counts the candidates in each, and drops those below the part of the k-th. The first interval is
- * that of the candidates, so that they spread over many counters: one or two passes suffice.
+ * counts the candidates in each, and goes on with the part of the k-th. The first interval is that
+ * of the candidates, so that they spread over many counters: one or two passes suffice.
  */
 static int32_t keep_largest(struct candidates *found, int64_t k, int32_t low, int64_t *counters)
 {
+    const float *values = found->values;
+    const int64_t count = found->count;
     int32_t high = largest_magnitude(found, low);
-    int64_t rank = k; /* among the candidates up to `high` */
-    while (found->count > k && low < high) {
+    int64_t surplus = count - k; /* candidates of at least `low`, in addition to k */
+    while (surplus && low < high) {
         uint32_t span = (uint32_t)(high - low);
         int shift = 0;
         while (span >> shift >= FT_SELECT_SCRATCH)
             shift++;
         memset(counters, 0, ((span >> shift) + 1) * sizeof *counters);
-        for (int64_t i = 0; i < found->count; i++) {
-            uint32_t above = (uint32_t)(magnitude_bits(found->values[i]) - low);
+        for (int64_t i = 0; i < count; i++) {
+            uint32_t above = (uint32_t)(magnitude_bits(values[i]) - low);
             if (above <= span)
                 counters[above >> shift]++;
         }
-        uint32_t part = span >> shift;
-        while (rank > counters[part])
-            rank -= counters[part--];
+        uint32_t part = 0;
+        while (surplus >= counters[part])
+            surplus -= counters[part++];
         uint32_t first = part << shift;
         uint32_t last = first + ((uint32_t)1 << shift) - 1;
         high = low + (int32_t)(last < span ? last : span);
         low += (int32_t)first;
-        keep_reaching(found, low);
     }
-    if (found->count > k) /* several are equal to the k-th */
+    keep_reaching(found, low);
+    if (surplus) /* several are equal to the k-th */
         drop_ties(found, low, k);
     return low;
 }
