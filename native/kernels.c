@@ -37,6 +37,16 @@ static int trailing_zeros(uint64_t word)
 #endif
 }
 
+/* Start to load an address into the cache, where the compiler has a name for that. */
+static void prefetch(const void *address)
+{
+#if defined(__GNUC__) || defined(__clang__)
+    __builtin_prefetch(address);
+#else
+    (void)address;
+#endif
+}
+
 static void store_word(uint8_t *out, uint64_t word, int bytes)
 {
     for (int j = 0; j < bytes; j++)
@@ -151,13 +161,9 @@ static void collect(struct candidates *found, int64_t position, float value)
  */
 static void prefetch_block(const float *block)
 {
-#if defined(__GNUC__) || defined(__clang__)
     const uintptr_t ahead = (uintptr_t)block + 4096;
     for (uintptr_t i = 0; i < FT_BLOCK * sizeof *block; i += 64)
-        __builtin_prefetch((const void *)(ahead + i));
-#else
-    (void)block;
-#endif
+        prefetch((const void *)(ahead + i));
 }
 
 /* Values between two collections of candidates: 16 KiB, so that they are still in the cache. */
@@ -716,13 +722,19 @@ void ft_scatter_add(float *out, const int64_t *positions, const float *values, i
         out[positions[i]] += scale * values[i];
 }
 
+/* Values to prefetch ahead: positions of a large model are in as many pages. */
+#define SCATTER_AHEAD 64
+
 void ft_scatter_signs(float *out, const int64_t *positions, const uint8_t *signs, int64_t count,
                       float step)
 {
     /* Looked up, not chosen: half of the branches would be mispredicted. */
     const float steps[2] = {-step, step};
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < count; i++) {
+        if (i + SCATTER_AHEAD < count)
+            prefetch(out + positions[i + SCATTER_AHEAD]);
         out[positions[i]] += steps[signs[i] != 0];
+    }
 }
 
 void ft_apply_sign_counts(float *weights, const float *base, const int32_t *counts, int64_t size,
