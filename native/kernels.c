@@ -397,6 +397,58 @@ int64_t ft_first_reaching(const float *x, int64_t size, int32_t threshold)
     return found.count ? positions[0] : -1;
 }
 
+/* ---- Summaries of selected values ------------------------------------------------------------- */
+
+/*
+ * Sum of magnitudes in double, in the order of NumPy's pairwise sum: up to 128 values in eight
+ * interleaved sums, more as two halves, the first with a multiple of 8.
+ */
+static double sum_pairwise(const float *values, int64_t count)
+{
+    if (count > 128) {
+        int64_t half = count / 2;
+        half -= half % 8;
+        return sum_pairwise(values, half) + sum_pairwise(values + half, count - half);
+    }
+    double total = 0;
+    int64_t i = 0;
+    if (count >= 8) {
+        double sums[8] = {0};
+        for (; i + 8 <= count; i += 8)
+            for (int j = 0; j < 8; j++)
+                sums[j] += fabsf(values[i + j]);
+        total = ((sums[0] + sums[1]) + (sums[2] + sums[3])) +
+                ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+    }
+    for (; i < count; i++)
+        total += fabsf(values[i]);
+    return total;
+}
+
+/* Values that NumPy converts to double at a time when it sums float32 values. */
+#define SUM_BUFFER 8192
+
+int64_t ft_summarize(const float *values, int64_t count, int32_t limit, uint8_t *signs,
+                     float *least, double *total)
+{
+    int32_t low = count ? MAGNITUDE : 0;
+    int32_t high = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int32_t bits = magnitude_bits(values[i]);
+        low = bits < low ? bits : low;
+        high = bits > high ? bits : high;
+    }
+    if (high >= limit)
+        return ft_first_reaching(values, count, limit);
+    for (int64_t i = 0; i < count; i++)
+        signs[i] = values[i] > 0;
+    memcpy(least, &low, sizeof low);
+    *total = 0;
+    for (int64_t i = 0; i < count; i += SUM_BUFFER)
+        *total += sum_pairwise(values + i, count - i < SUM_BUFFER ? count - i : SUM_BUFFER);
+    return -1;
+}
+
 /* ---- Golomb-coded positions ------------------------------------------------------------------- */
 
 int64_t ft_encode_gaps(const int64_t *positions, int64_t count, int width, uint8_t *remainders,
