@@ -281,17 +281,6 @@ static int64_t scan(float *x, const float *y, int64_t size, int64_t at, int32_t 
     return at;
 }
 
-/* The largest magnitude among the candidates, as bits, at least `low`. */
-static int32_t largest_magnitude(const struct candidates *found, int32_t low)
-{
-    int32_t high = low;
-    for (int64_t i = 0; i < found->count; i++) {
-        int32_t bits = magnitude_bits(found->values[i]);
-        high = bits > high ? bits : high;
-    }
-    return high;
-}
-
 /* Move the candidates of at least a magnitude to the front, in their order. */
 static void keep_reaching(struct candidates *found, int32_t least)
 {
@@ -328,33 +317,36 @@ static void drop_ties(struct candidates *found, int32_t magnitude, int64_t k)
  * that all of them reach.
  *
  * Each pass divides the interval that holds the k-th largest magnitude into at most 2,048 parts,
- * counts the candidates in each, and goes on with the part of the k-th. The first interval is that
- * of the candidates, so that they spread over many counters: one or two passes suffice.
+ * counts the candidates in each, and goes on with the part of the k-th. In the first pass, all
+ * parts but the last are narrow and close to `low`, where the k-th is expected: two passes mostly
+ * suffice.
  */
 static int32_t keep_largest(struct candidates *found, int64_t k, int32_t low, int64_t *counters)
 {
     const float *values = found->values;
     const int64_t count = found->count;
-    int32_t high = largest_magnitude(found, low);
     int64_t surplus = count - k; /* candidates of at least `low`, in addition to k */
+    int32_t high = MAGNITUDE;
+    int shift = 10; /* 2,048 parts are a quarter of the magnitudes from one power of two to the next */
     while (surplus && low < high) {
-        uint32_t span = (uint32_t)(high - low);
-        int shift = 0;
-        while (span >> shift >= FT_SELECT_SCRATCH)
-            shift++;
-        memset(counters, 0, ((span >> shift) + 1) * sizeof *counters);
+        const uint32_t span = (uint32_t)(high - low);
+        const uint32_t last =
+            span >> shift < FT_SELECT_SCRATCH ? span >> shift : FT_SELECT_SCRATCH - 1;
+        memset(counters, 0, (last + 1) * sizeof *counters);
         for (int64_t i = 0; i < count; i++) {
-            uint32_t above = (uint32_t)(magnitude_bits(values[i]) - low);
+            const uint32_t above = (uint32_t)(magnitude_bits(values[i]) - low);
             if (above <= span)
-                counters[above >> shift]++;
+                counters[above >> shift < last ? above >> shift : last]++;
         }
         uint32_t part = 0;
         while (surplus >= counters[part])
             surplus -= counters[part++];
-        uint32_t first = part << shift;
-        uint32_t last = first + ((uint32_t)1 << shift) - 1;
-        high = low + (int32_t)(last < span ? last : span);
-        low += (int32_t)first;
+        low += (int32_t)(part << shift);
+        if (part < last)
+            high = low + (int32_t)(((uint32_t)1 << shift) - 1);
+        shift = 0;
+        while ((uint32_t)(high - low) >> shift >= FT_SELECT_SCRATCH)
+            shift++;
     }
     keep_reaching(found, low);
     if (surplus) /* several are equal to the k-th */
