@@ -24,8 +24,8 @@ extern "C" {
 #endif
 
 #define FT_VERSION_MAJOR 1
-#define FT_VERSION_MINOR 2
-#define FT_VERSION "1.2"
+#define FT_VERSION_MINOR 3
+#define FT_VERSION "1.3"
 
 /* Readable bytes that must follow a bit stream that is read a word at a time. */
 #define FT_SPARE 8
@@ -62,6 +62,20 @@ int64_t ft_select(float *x, const float *y, int64_t size, int64_t k, int32_t thr
 
 /* Position of the first magnitude whose bits reach a threshold; -1 if there is none. */
 int64_t ft_first_reaching(const float *x, int64_t size, int32_t threshold);
+
+/*
+ * Describe values in one call, so that they can be replaced by signs and a mean magnitude.
+ *
+ *   limit       bits of the least magnitude that is refused
+ *   signs       receives 1 for each value above zero, 0 for each other one
+ *   least       receives the smallest magnitude, 0 without values
+ *   total       receives the sum of the magnitudes, in the order of NumPy's
+ *               np.add.reduce(magnitudes, dtype=np.float64)
+ *
+ * Returns -1, or the position of the first value that is refused; outputs are then unspecified.
+ */
+int64_t ft_summarize(const float *values, int64_t count, int32_t limit, uint8_t *signs,
+                     float *least, double *total);
 
 /* ---- Golomb-coded positions (Algorithms 3 and 4 of the paper) -------------------------------- */
 

@@ -37,6 +37,16 @@ static int trailing_zeros(uint64_t word)
 #endif
 }
 
+/* Start to load an address into the cache, where the compiler has a name for that. */
+static void prefetch(const void *address)
+{
+#if defined(__GNUC__) || defined(__clang__)
+    __builtin_prefetch(address);
+#else
+    (void)address;
+#endif
+}
+
 static void store_word(uint8_t *out, uint64_t word, int bytes)
 {
     for (int j = 0; j < bytes; j++)
@@ -145,6 +155,17 @@ static void collect(struct candidates *found, int64_t position, float value)
     found->count++;
 }
 
+/*
+ * Load the block that is 4 KiB ahead into the cache. Processors load ahead by themselves, but most
+ * stop at the end of each page of 4 KiB. An address behind the end of the vector does no harm.
+ */
+static void prefetch_block(const float *block)
+{
+    const uintptr_t ahead = (uintptr_t)block + 4096;
+    for (uintptr_t i = 0; i < FT_BLOCK * sizeof *block; i += 64)
+        prefetch((const void *)(ahead + i));
+}
+
 /* Values between two collections of candidates: 16 KiB, so that they are still in the cache. */
 #define FT_CHUNK (64 * FT_BLOCK)
 
@@ -163,11 +184,16 @@ FT_INLINE int64_t scan_blocks(float *x, const float *y, int64_t size, int64_t at
         const int64_t before = count;
         const int64_t stop = size - at < FT_CHUNK ? size : at + FT_CHUNK;
         while (at + FT_BLOCK <= stop && count <= full) {
+            prefetch_block(x + at);
+            if (y)
+                prefetch_block(y + at);
             uint64_t hits = reaching(x + at, y ? y + at : NULL, threshold);
-            /* The first is always written and only kept if there is one: no branch to mispredict. */
-            positions[count] = at + (trailing_zeros(hits) & (FT_BLOCK - 1));
-            count += hits != 0;
-            hits &= hits - 1;
+            /* Two are always written, and kept if there are as many: few branches mispredict. */
+            for (int i = 0; i < 2; i++) {
+                positions[count] = at + (trailing_zeros(hits) & (FT_BLOCK - 1));
+                count += hits != 0;
+                hits &= hits - 1;
+            }
             while (hits) {
                 positions[count] = at + trailing_zeros(hits);
                 count++;
@@ -255,17 +281,6 @@ static int64_t scan(float *x, const float *y, int64_t size, int64_t at, int32_t 
     return at;
 }
 
-/* The largest magnitude among the candidates, as bits, at least `low`. */
-static int32_t largest_magnitude(const struct candidates *found, int32_t low)
-{
-    int32_t high = low;
-    for (int64_t i = 0; i < found->count; i++) {
-        int32_t bits = magnitude_bits(found->values[i]);
-        high = bits > high ? bits : high;
-    }
-    return high;
-}
-
 /* Move the candidates of at least a magnitude to the front, in their order. */
 static void keep_reaching(struct candidates *found, int32_t least)
 {
@@ -302,34 +317,39 @@ static void drop_ties(struct candidates *found, int32_t magnitude, int64_t k)
  * that all of them reach.
  *
  * Each pass divides the interval that holds the k-th largest magnitude into at most 2,048 parts,
- * counts the candidates in each, and drops those below the part of the k-th. The first interval is
- * that of the candidates, so that they spread over many counters: one or two passes suffice.
+ * counts the candidates in each, and goes on with the part of the k-th. In the first pass, all
+ * parts but the last are narrow and close to `low`, where the k-th is expected: two passes mostly
+ * suffice.
  */
 static int32_t keep_largest(struct candidates *found, int64_t k, int32_t low, int64_t *counters)
 {
-    int32_t high = largest_magnitude(found, low);
-    int64_t rank = k; /* among the candidates up to `high` */
-    while (found->count > k && low < high) {
-        uint32_t span = (uint32_t)(high - low);
-        int shift = 0;
-        while (span >> shift >= FT_SELECT_SCRATCH)
-            shift++;
-        memset(counters, 0, ((span >> shift) + 1) * sizeof *counters);
-        for (int64_t i = 0; i < found->count; i++) {
-            uint32_t above = (uint32_t)(magnitude_bits(found->values[i]) - low);
+    const float *values = found->values;
+    const int64_t count = found->count;
+    int64_t surplus = count - k; /* candidates of at least `low`, in addition to k */
+    int32_t high = MAGNITUDE;
+    int shift = 10; /* 2,048 parts are a quarter of the magnitudes from one power of two to the next */
+    while (surplus && low < high) {
+        const uint32_t span = (uint32_t)(high - low);
+        const uint32_t last =
+            span >> shift < FT_SELECT_SCRATCH ? span >> shift : FT_SELECT_SCRATCH - 1;
+        memset(counters, 0, (last + 1) * sizeof *counters);
+        for (int64_t i = 0; i < count; i++) {
+            const uint32_t above = (uint32_t)(magnitude_bits(values[i]) - low);
             if (above <= span)
-                counters[above >> shift]++;
+                counters[above >> shift < last ? above >> shift : last]++;
         }
-        uint32_t part = span >> shift;
-        while (rank > counters[part])
-            rank -= counters[part--];
-        uint32_t first = part << shift;
-        uint32_t last = first + ((uint32_t)1 << shift) - 1;
-        high = low + (int32_t)(last < span ? last : span);
-        low += (int32_t)first;
-        keep_reaching(found, low);
+        uint32_t part = 0;
+        while (surplus >= counters[part])
+            surplus -= counters[part++];
+        low += (int32_t)(part << shift);
+        if (part < last)
+            high = low + (int32_t)(((uint32_t)1 << shift) - 1);
+        shift = 0;
+        while ((uint32_t)(high - low) >> shift >= FT_SELECT_SCRATCH)
+            shift++;
     }
-    if (found->count > k) /* several are equal to the k-th */
+    keep_reaching(found, low);
+    if (surplus) /* several are equal to the k-th */
         drop_ties(found, low, k);
     return low;
 }
@@ -367,6 +387,58 @@ int64_t ft_first_reaching(const float *x, int64_t size, int32_t threshold)
     /* Without a vector to add, nothing is written to x. */
     scan((float *)(uintptr_t)x, NULL, size, 0, threshold, &found, best_scan());
     return found.count ? positions[0] : -1;
+}
+
+/* ---- Summaries of selected values ------------------------------------------------------------- */
+
+/*
+ * Sum of magnitudes in double, in the order of NumPy's pairwise sum: up to 128 values in eight
+ * interleaved sums, more as two halves, the first with a multiple of 8.
+ */
+static double sum_pairwise(const float *values, int64_t count)
+{
+    if (count > 128) {
+        int64_t half = count / 2;
+        half -= half % 8;
+        return sum_pairwise(values, half) + sum_pairwise(values + half, count - half);
+    }
+    double total = 0;
+    int64_t i = 0;
+    if (count >= 8) {
+        double sums[8] = {0};
+        for (; i + 8 <= count; i += 8)
+            for (int j = 0; j < 8; j++)
+                sums[j] += fabsf(values[i + j]);
+        total = ((sums[0] + sums[1]) + (sums[2] + sums[3])) +
+                ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+    }
+    for (; i < count; i++)
+        total += fabsf(values[i]);
+    return total;
+}
+
+/* Values that NumPy converts to double at a time when it sums float32 values. */
+#define SUM_BUFFER 8192
+
+int64_t ft_summarize(const float *values, int64_t count, int32_t limit, uint8_t *signs,
+                     float *least, double *total)
+{
+    int32_t low = count ? MAGNITUDE : 0;
+    int32_t high = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int32_t bits = magnitude_bits(values[i]);
+        low = bits < low ? bits : low;
+        high = bits > high ? bits : high;
+    }
+    if (high >= limit)
+        return ft_first_reaching(values, count, limit);
+    for (int64_t i = 0; i < count; i++)
+        signs[i] = values[i] > 0;
+    memcpy(least, &low, sizeof low);
+    *total = 0;
+    for (int64_t i = 0; i < count; i += SUM_BUFFER)
+        *total += sum_pairwise(values + i, count - i < SUM_BUFFER ? count - i : SUM_BUFFER);
+    return -1;
 }
 
 /* ---- Golomb-coded positions ------------------------------------------------------------------- */
@@ -694,13 +766,19 @@ void ft_scatter_add(float *out, const int64_t *positions, const float *values, i
         out[positions[i]] += scale * values[i];
 }
 
+/* Values to prefetch ahead: positions of a large model are in as many pages. */
+#define SCATTER_AHEAD 64
+
 void ft_scatter_signs(float *out, const int64_t *positions, const uint8_t *signs, int64_t count,
                       float step)
 {
     /* Looked up, not chosen: half of the branches would be mispredicted. */
     const float steps[2] = {-step, step};
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < count; i++) {
+        if (i + SCATTER_AHEAD < count)
+            prefetch(out + positions[i + SCATTER_AHEAD]);
         out[positions[i]] += steps[signs[i] != 0];
+    }
 }
 
 void ft_apply_sign_counts(float *weights, const float *base, const int32_t *counts, int64_t size,

@@ -103,7 +103,8 @@ typedef PyObject *const *arguments;
 
 static PyObject *select_largest(PyObject *self, arguments args, Py_ssize_t count)
 {
-    ARGUMENTS(7);
+    ARGUMENTS(6);
+    int64_t scratch[FT_SELECT_SCRATCH]; /* 16 KiB */
     /* Without a vector to add, x is only read. */
     int64_t x_length = 0;
     float *x = take(&held, args[0], (Py_ssize_t)sizeof *x, args[1] != Py_None, &x_length);
@@ -117,14 +118,12 @@ static PyObject *select_largest(PyObject *self, arguments args, Py_ssize_t count
     NUMBER(threshold, 3);
     WRITE(int64_t, positions, 4);
     WRITE(float, values, 5);
-    WRITE(int64_t, scratch, 6);
     int64_t least_room = (k < x_length ? k : x_length) + FT_BLOCK;
     CHECK(y_length == x_length, "x and y must have the same length");
     CHECK(k >= 0, "k must not be negative");
     CHECK(threshold >= 1 && threshold <= INT32_MAX, "threshold must be at least 1");
     CHECK(positions_length == values_length && positions_length >= least_room,
           "positions and values are too short");
-    CHECK(scratch_length >= FT_SELECT_SCRATCH, "scratch is too short");
     int64_t found;
     UNLOCKED(found = ft_select(x, y, x_length, k, (int32_t)threshold, positions, values,
                                positions_length, scratch));
@@ -140,6 +139,21 @@ static PyObject *first_reaching(PyObject *self, arguments args, Py_ssize_t count
     int64_t found;
     UNLOCKED(found = ft_first_reaching(x, x_length, (int32_t)threshold));
     return PyLong_FromLongLong(found);
+}
+
+static PyObject *summarize(PyObject *self, arguments args, Py_ssize_t count)
+{
+    ARGUMENTS(3);
+    READ(float, values, 0);
+    NUMBER(limit, 1);
+    WRITE(uint8_t, signs, 2);
+    CHECK(limit >= 1 && limit <= INT32_MAX, "limit must be at least 1");
+    CHECK(signs_length == values_length, "values and signs must have the same length");
+    int64_t refused;
+    float least = 0;
+    double total = 0;
+    UNLOCKED(refused = ft_summarize(values, values_length, (int32_t)limit, signs, &least, &total));
+    return Py_BuildValue("(Lfd)", (long long)refused, least, total);
 }
 
 static PyObject *encode_gaps(PyObject *self, arguments args, Py_ssize_t count)
@@ -567,6 +581,7 @@ static PyObject *instruction_set(PyObject *self, PyObject *ignored)
 static PyMethodDef functions[] = {
     FUNCTION("select_largest", select_largest),
     FUNCTION("first_reaching", first_reaching),
+    FUNCTION("summarize", summarize),
     FUNCTION("encode_gaps", encode_gaps),
     FUNCTION("decode_gaps", decode_gaps),
     FUNCTION("adaptive_scratch", adaptive_scratch),

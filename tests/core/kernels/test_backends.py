@@ -57,6 +57,37 @@ def test_both_backends_select_the_same_values(seed, size, k):
     same_result(lambda backend: backend.first_reaching(x, threshold))
 
 
+def summary(backend, values, limit=2**31 - 1):
+    signs = np.zeros(values.size, np.bool_)
+    refused, least, total = backend.summarize(values, limit, signs)
+    return refused if refused >= 0 else (least.hex(), total.hex(), signs.tobytes())
+
+
+# NumPy sums 8 and 128 values at a time, and converts 8192.
+@given(seeds, st.one_of(st.integers(0, 70_000), st.sampled_from([7, 8, 127, 128, 129, 8192, 8193])))
+@settings(max_examples=200)
+def test_magnitudes_are_summed_in_the_order_of_numpy(seed, size):
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(size, np.float32)
+    # Magnitudes from subnormal numbers to 2**100: most orders give different sums.
+    values *= np.exp2(rng.integers(-149, 97, size, endpoint=True) >> (seed % 4)).astype(np.float32)
+    values[rng.random(size) < 0.1] = 0
+    _, total, signs = same_result(lambda backend: summary(backend, values))
+    assert total == float(np.add.reduce(np.abs(values), dtype=np.float64)).hex()
+    assert signs == (values > 0).tobytes()
+
+
+@given(seeds, st.integers(0, 500), st.integers(1, 2**31 - 1))
+def test_both_backends_refuse_the_same_values(seed, size, limit):
+    rng = np.random.default_rng(seed)
+    values = random_vector(rng, size)
+    if size and seed % 3 == 0:
+        values[rng.integers(size)] = rng.choice([np.nan, -np.inf, 3e38])
+    refused = reference.first_reaching(values, limit)
+    result = same_result(lambda backend: summary(backend, values, limit))
+    assert result == refused if refused >= 0 else isinstance(result, tuple)
+
+
 @given(seeds, st.integers(1, 5000), st.integers(0, 14))
 def test_both_backends_encode_and_decode_the_same_gaps(seed, size, width):
     rng = np.random.default_rng(seed)

@@ -81,11 +81,15 @@ def golomb_width(count: float, size: float) -> int:
 def max_encoded_bytes(indices: NDArray[np.int64], size: int) -> int:
     """Return an upper bound of the length of ``encode_positions``."""
     width = golomb_width(indices.size, size)
+    return (indices.size * width + 7) // 8 + _max_quotient_bytes(indices, width)
+
+
+def _max_quotient_bytes(indices: NDArray[np.int64], width: int) -> int:
+    if not indices.size:
+        return 0
     # The sum of the gaps' quotients is at most the quotient of the sum of the gaps.
-    quotients = 0
-    if indices.size:
-        quotients = ((int(indices[-1]) + 1 - indices.size) >> width) + indices.size
-    return (indices.size * width + 7) // 8 + (quotients + 7) // 8
+    quotients = ((int(indices[-1]) + 1 - indices.size) >> width) + indices.size
+    return (quotients + 7) // 8
 
 
 def max_position_bytes(count: int, size: int) -> int:
@@ -101,7 +105,7 @@ def encode_positions(indices: NDArray[np.int64], size: int) -> bytes:
     """Encode strictly increasing positions below ``size`` as ``remainders | quotients``."""
     width = golomb_width(indices.size, size)
     low_bytes = (indices.size * width + 7) // 8
-    out = np.empty(max_encoded_bytes(indices, size), np.uint8)
+    out = np.empty(low_bytes + _max_quotient_bytes(indices, width), np.uint8)
     used = encode_gaps(indices, width, out[:low_bytes], out[low_bytes:])
     return out[: low_bytes + (used + 7) // 8].tobytes()
 

@@ -145,22 +145,27 @@ def next_thresholds(update: Sparse | Ternary | Steps, magnitudes: Vector) -> Vec
         magnitudes: the magnitudes of the values that the update was made from.
 
     """
-    ends = None if isinstance(update, Sparse) else update.ends
-    cuts = [0, magnitudes.size]
-    if ends is not None:
-        cuts = [0, *np.searchsorted(update.indices, ends).tolist()]
+    cuts = find_cuts(update.indices, None if isinstance(update, Sparse) else update.ends)
     segments = [magnitudes[a:b] for a, b in pairwise(cuts)]
     if isinstance(update, Ternary):
         means = update.mus.tolist()
     else:
         means = [float(float64_mean(segment)) for segment in segments]
-    return np.array(
-        [_next_threshold(segment, mean) for segment, mean in zip(segments, means, strict=True)],
-        np.float32,
-    )
+    thresholds = [
+        next_threshold(segment.size, float(segment.min()) if segment.size else 0.0, mean)
+        for segment, mean in zip(segments, means, strict=True)
+    ]
+    return np.array(thresholds, np.float32)
 
 
-def _next_threshold(magnitudes: Vector, mean: float) -> float:
-    least = float(np.minimum.reduce(magnitudes)) if magnitudes.size >= 16 else 0.0
+def next_threshold(count: int, least: float, mean: float) -> float:
+    """Like ``next_thresholds``, given the number, least and mean of a segment's magnitudes."""
+    if count < 16:
+        return 0.0
     # A few very large values raise the mean, but say nothing about the values near the least.
     return max(least - 0.4 * (mean - least), 0.75 * least)
+
+
+def find_cuts(indices: NDArray[np.int64], ends: NDArray[np.int64] | None) -> list[int]:
+    """Return where the segments' entries begin and end; ``ends`` is None for a single segment."""
+    return [0, indices.size] if ends is None else [0, *np.searchsorted(indices, ends).tolist()]

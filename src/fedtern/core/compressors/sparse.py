@@ -17,10 +17,12 @@ from fedtern.core.compressors.compressor import (
     Loss,
     check_finite,
     check_selected,
+    find_cuts,
     float64_mean,
+    next_threshold,
     next_thresholds,
 )
-from fedtern.core.kernels import add_top_k, top_k
+from fedtern.core.kernels import add_top_k, summarize, top_k
 from fedtern.core.layout import Layout, Scope, Vector, check_scope
 from fedtern.core.updates import Sparse, Steps, Ternary, Update
 from fedtern.core.updates.limits import EntryLimits
@@ -102,8 +104,7 @@ class SparseTernary:
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Ternary:
         """Ternarise the values that ``TopK`` keeps; zeros give an empty update."""
-        indices, values = select_largest(x, self.p, self.scope, layout, least=self.least)
-        return self._ternarise(indices, values, np.abs(values), layout)
+        return self.accumulate(x, EMPTY_STATE, layout)[0]
 
     def limits(self, layout: Layout) -> EntryLimits:
         """Return limits of the number of non-zeros in each segment."""
@@ -113,26 +114,26 @@ class SparseTernary:
         self, delta: Vector, state: Mapping[str, Vector], layout: Layout
     ) -> tuple[Ternary, dict[str, Vector]]:
         """Add the residual and compress the sum; see ``AccumulatingCompressor``."""
-        indices, values = select_largest(delta, self.p, self.scope, layout, state, self.least)
-        magnitudes = np.abs(values)
-        update = self._ternarise(indices, values, magnitudes, layout)
-        return update, self.remember(update, magnitudes)
+        indices, values = find_largest(delta, self.p, self.scope, layout, state, self.least)
+        signs = np.empty(values.size, np.bool_)
+        ends = None if self.scope == "model" else layout.ends
+        mus = []
+        thresholds = []
+        for a, b in pairwise(find_cuts(indices, ends)):
+            unsafe, least, total = summarize(values[a:b], signs[a:b])
+            if unsafe >= 0:
+                raise layout.non_finite_error(int(indices[a + unsafe]), float(values[a + unsafe]))
+            # Unlike the paper: if there are fewer than k non-zeros, mu is their mean and not their
+            # sum divided by k. So compressing an update a second time does not change it.
+            mu = float(np.float32(total / max(b - a, 1)))
+            mus.append(mu)
+            thresholds.append(next_threshold(b - a, least, mu))
+        update = Ternary(layout.size, indices, signs, np.array(mus, np.float32), ends)
+        return update, {"thresholds": np.array(thresholds, np.float32)}
 
     def remember(self, update: Update, magnitudes: Vector) -> dict[str, Vector]:
         """Return estimated thresholds; see ``AccumulatingCompressor``."""
         return remember_thresholds(update, magnitudes)
-
-    def _ternarise(
-        self, indices: NDArray[np.int64], values: Vector, magnitudes: Vector, layout: Layout
-    ) -> Ternary:
-        # Unlike the paper: if there are fewer than k non-zeros, mu is their mean and not their sum
-        # divided by k. So compressing an update a second time does not change it.
-        signs = values > 0
-        if self.scope == "model":
-            return Ternary(layout.size, indices, signs, np.array([float64_mean(magnitudes)]))
-        cuts = [0, *np.searchsorted(indices, layout.ends).tolist()]
-        mus = [float64_mean(magnitudes[a:b]) for a, b in pairwise(cuts)]
-        return Ternary(layout.size, indices, signs, np.array(mus, np.float32), layout.ends)
 
 
 @dataclass(frozen=True)
@@ -380,6 +381,20 @@ def select_largest(
         NonFiniteError: a value is NaN, infinite or beyond 2**100.
 
     """
+    indices, values = find_largest(x, p, scope, layout, state, least)
+    check_selected(values, indices, layout)
+    return indices, values
+
+
+def find_largest(
+    x: Vector,
+    p: float,
+    scope: Scope,
+    layout: Layout,
+    state: Mapping[str, Vector],
+    least: int,
+) -> tuple[NDArray[np.int64], Vector]:
+    """Like ``select_largest``, without the check; ``summarize`` checks and more in one call."""
     ends = layout.segments(scope)
     residual = state.get("residual")
     thresholds = state.get("thresholds")
@@ -392,7 +407,6 @@ def select_largest(
         indices, values = _select_per_segment(
             x, counts, ends.tolist(), residual, thresholds.tolist()
         )
-    check_selected(values, indices, layout)
     return indices, values
 
 

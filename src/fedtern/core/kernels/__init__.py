@@ -6,7 +6,7 @@ between them. An *entry* is the change of one position by one update; its *key* 
 """
 
 from fedtern.core.kernels.backend import describe_kernels, is_fallback, kernels
-from fedtern.core.kernels.selection import add_top_k, first_unsafe, top_k
+from fedtern.core.kernels.selection import add_top_k, first_unsafe, summarize, top_k
 from fedtern.core.kernels.votes import count_votes
 
 apply_sign_counts = kernels.apply_sign_counts
@@ -57,6 +57,7 @@ __all__ = [
     "scatter_signs",
     "sort_entries",
     "split_keys",
+    "summarize",
     "top_k",
     "unpack_levels",
 ]

@@ -13,6 +13,8 @@ def select_largest(
     threshold: int,
     positions: NDArray[np.int64],
     values: NDArray[np.float32],
-    scratch: NDArray[np.int64],
 ) -> int: ...
+def summarize(
+    values: NDArray[np.float32], limit: int, signs: NDArray[np.bool_]
+) -> tuple[int, float, float]: ...
 def __getattr__(name: str) -> Any: ...

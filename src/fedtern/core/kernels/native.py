@@ -13,17 +13,18 @@ from fedtern.core.kernels.reference import Integer
 
 NAME = "native"
 
-_VERSION = "1.2"
+_VERSION = "1.3"
 if compiled.version != _VERSION:
     raise ImportError(
         f"the compiled kernels have version {compiled.version}, expected {_VERSION}; install the"
         " package again"
     )
 
-_SELECT_SCRATCH = 2048
 _SORT_SCRATCH = 2050
 
+select = compiled.select_largest
 first_reaching = compiled.first_reaching
+summarize = compiled.summarize
 encode_gaps = compiled.encode_gaps
 decode_gaps = compiled.decode_gaps
 pack_levels = compiled.pack_levels
@@ -41,20 +42,6 @@ count_distinct = compiled.count_distinct
 measure_keys = compiled.measure_keys
 nest_keys = compiled.nest_keys
 split_keys = compiled.split_keys
-
-
-def select(
-    x: NDArray[np.float32],
-    y: NDArray[np.float32] | None,
-    k: int,
-    threshold: int,
-    positions: NDArray[np.int64],
-    values: NDArray[np.float32],
-) -> int:
-    """Add ``y`` to ``x`` and write the k largest magnitudes that reach a threshold."""
-    scratch = np.empty(_SELECT_SCRATCH, np.int64)
-    found: int = compiled.select_largest(x, y, k, threshold, positions, values, scratch)
-    return found
 
 
 def encode_adaptive(

@@ -73,6 +73,35 @@ def first_reaching(x: NDArray[np.float32], threshold: int) -> int:
     return at if reaching.size and reaching[at] else -1
 
 
+def summarize(
+    values: NDArray[np.float32], limit: int, signs: NDArray[np.bool_]
+) -> tuple[int, float, float]:
+    """Describe values that signs and a mean magnitude are to replace.
+
+    Both backends add the magnitudes in the same order, that of ``np.add.reduce``, which NumPy does
+    not promise to keep. If it changes, a test reports that the backends differ in the last bit of a
+    float64 sum. Messages stay valid, and replicas equal: only the sender of a message computes a
+    mean, and all others read it from the message.
+
+    Args:
+        values: the values.
+        limit: the least magnitude that is refused, as an integer; see ``select``.
+        signs: output, True for each value above zero.
+
+    Returns:
+        The position of the first refused value, the least magnitude and the sum of the magnitudes.
+        Without a refused value, the position is -1; with one, the other results are unspecified.
+        Without values, the least magnitude is 0.
+
+    """
+    if (refused := first_reaching(values, limit)) >= 0:
+        return refused, 0.0, 0.0
+    np.greater(values, 0, out=signs)
+    magnitudes = np.abs(values)
+    least = float(np.minimum.reduce(magnitudes)) if magnitudes.size else 0.0
+    return -1, least, float(np.add.reduce(magnitudes, dtype=np.float64))
+
+
 def _bits_of(numbers: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
     """Return the low ``width`` bits of each number, lowest first."""
     shifts = np.arange(width, dtype=np.int64)

@@ -13,12 +13,15 @@ the threshold is lowered and the vector is scanned again.
 from __future__ import annotations
 
 import math
+import struct
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtern.core.kernels.backend import kernels
 
+_FLOAT = struct.Struct("<f")
+_INT = struct.Struct("<i")
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _UNSAFE = ((127 + 100) << 23) + 1  # the smallest magnitude above 2**100
 _BLOCK = 64  # values compared together
@@ -64,7 +67,7 @@ def add_top_k(
             np.add(x, y, out=x)
             y = None
         x = np.ascontiguousarray(x)
-    least = int(np.float32(threshold).view(np.int32))
+    least: int = _INT.unpack(_FLOAT.pack(threshold))[0]
     if not 0 < least < _UNSAFE:
         least = _estimate_threshold(x, y, k)
     # The operating system provides only the pages of this memory that are written to.
@@ -94,6 +97,25 @@ def _estimate_threshold(x: NDArray[np.float32], y: NDArray[np.float32] | None, k
     magnitudes = sample.view(np.int32) & _MAGNITUDE
     index = magnitudes.size - rank
     return max(int(np.partition(magnitudes, index)[index]), 1)
+
+
+def summarize(values: NDArray[np.float32], signs: NDArray[np.bool_]) -> tuple[int, float, float]:
+    """Describe values that signs and a mean magnitude are to replace; fill in their signs.
+
+    Args:
+        values: the values.
+        signs: output, True for each value above zero.
+
+    Returns:
+        The index of the first value that is NaN, infinite or beyond 2**100, or -1; the least
+        magnitude, 0 without values; and the sum of the magnitudes in float64. If there is such an
+        index, everything else is unspecified.
+
+    >>> signs = np.empty(3, np.bool_)
+    >>> summarize(np.array([1, -3, 2], np.float32), signs), signs
+    ((-1, 1.0, 6.0), array([ True, False,  True]))
+    """
+    return kernels.summarize(values, _UNSAFE, signs)
 
 
 def first_unsafe(x: NDArray[np.float32]) -> int:
