@@ -6,6 +6,7 @@ same round, and no update is lost or counted twice.
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 
 import numpy as np
@@ -111,8 +112,9 @@ class LossyFederation(RuleBasedStateMachine):
         weighted = getattr(self.method.aggregate, "weighted", False)
         client_weights = {i: (i + 1 if weighted else 1) for i in updates}
         if updates:
+            longest = getattr(self.method.aggregate, "max_norm", math.inf)  # of ClippedMean
             self.aggregate(
-                sum(update * client_weights[i] for i, update in updates.items())
+                sum(clip(update, longest) * client_weights[i] for i, update in updates.items())
                 / sum(client_weights.values())
             )
         self.history.append(self.state(self.server))
@@ -229,6 +231,11 @@ class LossyFederation(RuleBasedStateMachine):
     def _pending_update(self, i):
         data = self.clients[i].pending
         return Upload.open(data, self.server.terms).update.to_dense().astype(np.float64)
+
+
+def clip(update, longest):
+    length = np.linalg.norm(update)
+    return update * (longest / length) if length > longest else update
 
 
 @pytest.mark.parametrize("initial", ["exact", "float16", "int8"])

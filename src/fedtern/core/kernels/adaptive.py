@@ -9,6 +9,8 @@ or reads one, and everything else is the same.
 from __future__ import annotations
 
 import math
+from array import array
+from collections.abc import MutableSequence
 from itertools import pairwise
 
 import numpy as np
@@ -28,6 +30,7 @@ _BINOMIAL = 16  # counts below it are split by a binomial distribution
 _WIDEST = 16  # levels of the tree of columns
 _COUNT_UNIT = 64
 _MAGNITUDE_UNARY = 16
+_LONGEST = 31  # bits of a number after the first
 
 
 class _InvalidStream(Exception):
@@ -44,14 +47,25 @@ class _Bit:
         self.seen = 0
 
 
+class _Bits(dict[int, _Bit]):
+    """Models of several bits, each made when it is first used.
+
+    So a short message takes little memory, although the models of all bits would take 50 kB.
+    """
+
+    def __missing__(self, number: int) -> _Bit:
+        self[number] = bit = _Bit()
+        return bit
+
+
 class _Number:
     """Models of a number: of each bit of its length in unary, and of the bit after the first."""
 
     __slots__ = ("length", "second")
 
     def __init__(self) -> None:
-        self.length = [_Bit() for _ in range(31)]
-        self.second = [_Bit() for _ in range(31)]
+        self.length = _Bits()
+        self.second = _Bits()
 
 
 class _Coder:
@@ -139,7 +153,7 @@ class _Coder:
         return read - 1
 
     def _length_model(self, model: _Number, length: int) -> _Bit:
-        if length == len(model.length):
+        if length == _LONGEST:
             raise _InvalidStream
         return model.length[length]
 
@@ -161,15 +175,15 @@ class _Coder:
 class _Positions:
     """Codes positions: ``entries`` are given to an encoder, and collected by a decoder."""
 
-    def __init__(self, coder: _Coder, entries: list[int]) -> None:
+    def __init__(self, coder: _Coder, entries: MutableSequence[int]) -> None:
         self.coder = coder
         self.entries = entries
         self.done = 0
         self.tensor_counts = _Number()
-        self.learning = [_Bit() for _ in range(15)]
-        self.rows = [[_Bit() for _ in range(_ROW_UNARY)] for _ in range(_ROW_CLASSES)]
+        self.learning = _Bits()
+        self.rows = [_Bits() for _ in range(_ROW_CLASSES)]
         self.long_rows = _Number()
-        self.split_differs = [_Bit() for _ in range(_SPLIT_CLASSES)]
+        self.split_differs = _Bits()
         self.split_distance = [_Number() for _ in range(_SPLIT_CLASSES)]
         # Of the current tensor.
         self.columns = 0
@@ -355,8 +369,10 @@ class _Positions:
         return expected + size if more else expected - size
 
 
-def _code_magnitudes(coder: _Coder, magnitudes: list[int], count: int, largest: int) -> None:
-    more = [_Bit() for _ in range(_MAGNITUDE_UNARY)]
+def _code_magnitudes(
+    coder: _Coder, magnitudes: MutableSequence[int], count: int, largest: int
+) -> None:
+    more = _Bits()
     large = _Number()
     for i in range(count):
         above = 0
@@ -445,8 +461,9 @@ def decode_adaptive(
     """
     _check_layout(ends, rows)
     coder = _Coder(data.tobytes())
-    coding = _Positions(coder, [])
-    found: list[int] = []
+    # Arrays, because a list of integers takes five times as much memory.
+    coding = _Positions(coder, array("q"))
+    found = array("q")
     try:
         coding.code_all(positions.size, ends.tolist(), rows.tolist())
         if largest > 1:
