@@ -6,11 +6,12 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
 from fedtern import NonFiniteError
 from fedtern.core.dtypes import from_float32, to_float32
 from fedtern.core.template import Template
+
+torch = pytest.importorskip("torch")
 
 RNG = np.random.default_rng(0)
 MODEL = {
