@@ -75,7 +75,7 @@ CELLS = (
 
 # The ablation: each part of stc_plus switched off in turn, as changed parameters.
 ABLATION = Cell("cnn-kws, iid", "cnn-kws", Environment(), 0.85)
-ABLATION_ITERATIONS = 1_600  # of these runs, which have the same seed and the same evaluations
+ABLATION_ITERATIONS = 1_000  # of these runs, which have the same seed and the same evaluations
 PARTS: Mapping[str, Mapping[str, Any]] = {
     "stc_plus": {},
     'without adaptive codes: `codec="golomb"`': {"codec": "golomb"},

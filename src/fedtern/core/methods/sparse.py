@@ -71,9 +71,9 @@ def stc(
 
     Args:
         p_up: the share of values in an upload.
-        p_down: the share of values in a broadcast. "auto" is ``p_up`` times ``participation``, so
-            that a client downloads about as many values as it uploads, and with the scope "model"
-            at least 4 values.
+        p_down: the share of values in a broadcast. "auto" is twice ``p_up`` times
+            ``participation``, at most ``p_up``, and with the scope "model" at least 4 values: a
+            client that has missed rounds downloads about twice as many values as it uploads.
         local_steps: the number of local steps between uploads.
         scope: whether values are selected from the whole model or from each tensor.
         weighted: whether clients are weighted by their number of examples.
@@ -109,13 +109,15 @@ class _Rate:
 
 
 def _rate_down(up: _Rate, p_down: Share, participation: float | None) -> _Rate:
-    """Return the rate of broadcasts; "auto" balances downloads with uploads."""
+    """Return the rate of broadcasts."""
     if participation is not None and not 0 < participation <= 1:
         raise ValueError(f"participation must be in (0, 1], got {participation}")
     if p_down != "auto":
         return _Rate(p_down)
-    present = 1.0 if participation is None else participation
-    return _Rate(up.share * present, max(math.ceil(up.least * present), _LEAST_DOWN))
+    # A client downloads about twice as many values as it uploads. Half as many are too few for the
+    # hardest tasks (docs/results/beyond-the-paper.md), and more values take more bytes.
+    factor = 1.0 if participation is None else min(2 * participation, 1.0)
+    return _Rate(up.share * factor, max(math.ceil(up.least * factor), _LEAST_DOWN))
 
 
 def _ternary_method(
@@ -159,8 +161,8 @@ def stc_plus(
         p_up: the share of values in an upload. "auto" is 1/200 for each local step, up to 1/8, and
             with the scope "model" at least 256 values for each local step, up to 1,024, or all
             values of a smaller model.
-        p_down: the share of values in a broadcast. "auto" is that of an upload times
-            ``participation``, so that a client downloads about as many values as it uploads.
+        p_down: the share of values in a broadcast. "auto" is twice that of an upload times
+            ``participation``, at most that of an upload.
         local_steps: the number of local steps between uploads. If the clients have similar data, 25
             steps need the fewest bytes. If each client has a few classes only, one step does.
         scope: whether values are selected from the whole model or from each tensor.
