@@ -235,7 +235,7 @@ class TrainingOptions(SplitOptions):
     p_down: Annotated[
         Any,
         share_option(
-            "Fraction of values in a broadcast, for example 1/400; auto: twice --p-up times"
+            "Fraction of values in a broadcast, for example 1/400; auto: about --p-up times"
             " --participation."
         ),
     ] = None

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedtern.core.arrays import check_axes, seal_array
-from fedtern.core.compressors import SparseTernary, check_selected, count_kept
+from fedtern.core.compressors import SparseTernary, check_selected
 from fedtern.core.layout import Layout
 from fedtern.core.updates import Ternary
 
@@ -40,7 +40,7 @@ def compress_tensor(tensor: Tensor, p: float = 1 / 400) -> bytes:
     layout = Layout(("array",), (check_axes(tuple(tensor.shape)),))
     compressor = SparseTernary(p)
     flat = tensor.detach().reshape(-1)
-    kept = _largest(flat, count_kept(layout.size, compressor.p, compressor.least))
+    kept = _largest(flat, compressor.count(layout.size))
     indices = kept.cpu().numpy()
     values = flat[kept].cpu().numpy()
     check_selected(values, indices, layout)

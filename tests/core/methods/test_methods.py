@@ -182,17 +182,19 @@ def sent_down(method: Method, size: int) -> int:
 
 
 @pytest.mark.parametrize("magnitudes", ["mean", "powers"])
-def test_automatic_broadcasts_follow_the_participation_and_are_no_larger_than_uploads(magnitudes):
+def test_automatic_broadcasts_follow_the_participation_and_small_ones_are_doubled(magnitudes):
     options = {"p_up": 0.1, "p_down": "auto", "magnitudes": magnitudes}
-    assert sent_down(stc(**options, participation=0.25), 4000) == 200
-    assert sent_down(stc(**options, participation=0.75), 4000) == 400
-    assert sent_down(stc(**options), 4000) == 400
+    assert sent_down(stc(**options, participation=0.25), 12_000) == 300
+    assert sent_down(stc(**options, participation=0.25), 8_000) == 256
+    assert sent_down(stc(**options, participation=0.25), 4_000) == 200
+    assert sent_down(stc(**options, participation=0.75), 4_000) == 400
+    assert sent_down(stc(**options), 4_000) == 400
 
 
 def test_automatic_broadcasts_have_at_least_four_values_of_a_model():
     assert sent_down(stc(p_up=0.1, p_down="auto", participation=0.005), 2000) == 4
     assert sent_down(stc(p_up=1.0, p_down="auto", participation=0.01), 3) == 3
-    by_tensor = stc(p_up=0.1, p_down="auto", participation=0.005, scope="tensor")
+    by_tensor = stc(p_up=0.1, p_down="auto", participation=0.01, scope="tensor")
     assert sent_down(by_tensor, 2000) == 2
 
 
@@ -202,10 +204,10 @@ def test_automatic_broadcasts_have_at_least_four_values_of_a_model():
         (100_000, 1, 500, 100),
         (20_000, 1, 256, 52),
         (100, 1, 100, 52),
-        (100_000, 4, 2_000, 400),
+        (100_000, 4, 2_000, 256),
         (20_000, 4, 1_024, 205),
-        (100_000, 25, 12_500, 2_500),
-        (100_000, 400, 12_500, 2_500),
+        (100_000, 25, 12_500, 1_250),
+        (100_000, 400, 12_500, 1_250),
     ],
 )
 def test_stc_plus_sends_more_values_after_more_local_steps(size, local_steps, up, down):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar
@@ -53,20 +53,24 @@ class TopK:
         object.__setattr__(self, "p", check_rate(self.p))
         check_scope(self.scope)
 
+    def count(self, size: int) -> int:
+        """Return k for a segment."""
+        return count_kept(size, self.p)
+
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Sparse:
         """Keep exactly min(k, nonzeros) entries of each segment."""
-        indices, values = select_largest(x, self.p, self.scope, layout)
+        indices, values = select_largest(x, self.count, self.scope, layout)
         return Sparse(x.size, indices, values)
 
     def limits(self, layout: Layout) -> EntryLimits:
         """Return limits of the number of non-zeros in each segment."""
-        return entry_limits(self.p, self.scope, layout)
+        return entry_limits(self.count, self.scope, layout)
 
     def accumulate(
         self, delta: Vector, state: Mapping[str, Vector], layout: Layout
     ) -> tuple[Sparse, dict[str, Vector]]:
         """Add the residual and compress the sum; see ``AccumulatingCompressor``."""
-        indices, values = select_largest(delta, self.p, self.scope, layout, state)
+        indices, values = select_largest(delta, self.count, self.scope, layout, state)
         update = Sparse(delta.size, indices, values)
         return update, self.remember(update, np.abs(values))
 
@@ -85,6 +89,7 @@ class SparseTernary:
         p: the share of values that are kept.
         scope: whether k and mu are computed for the whole model or for each tensor.
         least: the smallest k, or all values if there are fewer.
+        double_to: a k below this number is doubled, up to this number.
 
     >>> x = np.float32([0, 3, -1, 0.5, -5, 0])
     >>> SparseTernary(p=1 / 3).compress(x, Layout.flat(6), np.random.default_rng(0)).to_dense()
@@ -95,12 +100,18 @@ class SparseTernary:
     p: float
     scope: Scope = "model"
     least: int = field(default=1, metadata=LATER)
+    double_to: int = field(default=0, metadata=LATER)
     loss: ClassVar[Loss] = "biased"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", check_rate(self.p))
         check_scope(self.scope)
-        object.__setattr__(self, "least", check_least(self.least))
+        object.__setattr__(self, "least", check_number("least", self.least, 1))
+        object.__setattr__(self, "double_to", check_number("double_to", self.double_to, 0))
+
+    def count(self, size: int) -> int:
+        """Return k for a segment."""
+        return count_kept(size, self.p, self.least, self.double_to)
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Ternary:
         """Ternarise the values that ``TopK`` keeps; zeros give an empty update."""
@@ -108,13 +119,13 @@ class SparseTernary:
 
     def limits(self, layout: Layout) -> EntryLimits:
         """Return limits of the number of non-zeros in each segment."""
-        return entry_limits(self.p, self.scope, layout, self.least)
+        return entry_limits(self.count, self.scope, layout)
 
     def accumulate(
         self, delta: Vector, state: Mapping[str, Vector], layout: Layout
     ) -> tuple[Ternary, dict[str, Vector]]:
         """Add the residual and compress the sum; see ``AccumulatingCompressor``."""
-        indices, values = find_largest(delta, self.p, self.scope, layout, state, self.least)
+        indices, values = find_largest(delta, self.count, self.scope, layout, state)
         signs = np.empty(values.size, np.bool_)
         ends = None if self.scope == "model" else layout.ends
         mus = []
@@ -148,6 +159,7 @@ class SparseSteps:
         p: the share of values that are kept.
         scope: whether k and the power are computed for the whole model or for each tensor.
         least: the smallest k, or all values if there are fewer.
+        double_to: a k below this number is doubled, up to this number.
 
     >>> x = np.float32([0, 3, -1, 0.5, -5.5, 0])
     >>> SparseSteps(p=1 / 3).compress(x, Layout.flat(6), np.random.default_rng(0)).to_dense()
@@ -158,27 +170,33 @@ class SparseSteps:
     p: float
     scope: Scope = "model"
     least: int = field(default=1, metadata=LATER)
+    double_to: int = field(default=0, metadata=LATER)
     loss: ClassVar[Loss] = "biased"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", check_rate(self.p))
         check_scope(self.scope)
-        object.__setattr__(self, "least", check_least(self.least))
+        object.__setattr__(self, "least", check_number("least", self.least, 1))
+        object.__setattr__(self, "double_to", check_number("double_to", self.double_to, 0))
+
+    def count(self, size: int) -> int:
+        """Return k for a segment."""
+        return count_kept(size, self.p, self.least, self.double_to)
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Steps:
         """Keep the values that ``TopK`` keeps; zeros give an empty update."""
-        indices, values = select_largest(x, self.p, self.scope, layout, least=self.least)
+        indices, values = select_largest(x, self.count, self.scope, layout)
         return self._to_steps(indices, values, None, layout)
 
     def limits(self, layout: Layout) -> EntryLimits:
         """Return limits of the number of non-zeros in each segment."""
-        return entry_limits(self.p, self.scope, layout, self.least)
+        return entry_limits(self.count, self.scope, layout)
 
     def accumulate(
         self, delta: Vector, state: Mapping[str, Vector], layout: Layout
     ) -> tuple[Steps, dict[str, Vector]]:
         """Add the residual and compress the sum; see ``AccumulatingCompressor``."""
-        indices, values = select_largest(delta, self.p, self.scope, layout, state, self.least)
+        indices, values = select_largest(delta, self.count, self.scope, layout, state)
         update = self._to_steps(indices, values, state.get("exponents"), layout)
         return update, self.remember(update, np.abs(values))
 
@@ -243,6 +261,10 @@ class SparseBinary:
         object.__setattr__(self, "p", check_rate(self.p))
         check_scope(self.scope)
 
+    def count(self, size: int) -> int:
+        """Return k for a segment."""
+        return count_kept(size, self.p)
+
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Ternary:
         """Keep values of one sign in each segment; zeros give an empty update."""
         check_finite(x, layout)
@@ -253,7 +275,7 @@ class SparseBinary:
         signs = [np.empty(0, np.bool_)]
         mus = []
         for start, end in pairwise([0, *ends.tolist()]):
-            k = count_kept(end - start, self.p)
+            k = self.count(end - start)
             highest = top_k(positives[start:end], k) + start
             lowest = top_k(negatives[start:end], k) + start
             # The means are over k values, even if fewer have the sign; so it is enough to compare
@@ -275,7 +297,7 @@ class SparseBinary:
 
     def limits(self, layout: Layout) -> EntryLimits:
         """Return limits of the number of non-zeros in each segment."""
-        return entry_limits(self.p, self.scope, layout)
+        return entry_limits(self.count, self.scope, layout)
 
 
 @dataclass(frozen=True)
@@ -316,35 +338,41 @@ def check_rate(p: float) -> float:
     return float(p)
 
 
-def check_least(least: int) -> int:
-    """Return the smallest number of values of an update.
+def check_number(name: str, number: int, least: int) -> int:
+    """Return a whole number as a Python integer.
 
     Raises:
-        ValueError: the number is not a whole number of at least 1.
+        ValueError: it is not a whole number of at least ``least``.
 
     """
-    if isinstance(least, bool) or operator.index(least) < 1:
-        raise ValueError(f"least must be a whole number of at least 1, got {least}")
-    return operator.index(least)
+    if isinstance(number, bool) or operator.index(number) < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {number}")
+    return operator.index(number)
 
 
-def count_kept(size: int, p: float, least: int = 1) -> int:
+def count_kept(size: int, p: float, least: int = 1, double_to: int = 0) -> int:
     """Return k = max(floor(size * p), 1), corrected for rounding: 0.29 of 100 values are 29.
 
     Args:
         size: the number of values to choose from.
         p: the share of values that are kept.
         least: keep at least so many values, or all if there are fewer.
+        double_to: keep twice the share if that is at most so many values, or else this many.
 
     """
-    return max(math.floor(size * p * (1 + 1e-12)), min(least, size), 1)
+    doubled = min(math.floor(2 * size * p * (1 + 1e-12)), double_to)
+    return max(math.floor(size * p * (1 + 1e-12)), doubled, min(least, size), 1)
 
 
-def entry_limits(p: float, scope: Scope, layout: Layout, least: int = 1) -> EntryLimits:
+Count = Callable[[int], int]
+"""Returns the number of values to keep of a segment with this many values."""
+
+
+def entry_limits(count: Count, scope: Scope, layout: Layout) -> EntryLimits:
     """Return the limits of updates with a share ``p`` of the values of each segment."""
     ends = layout.segments(scope)
     sizes = np.diff(ends, prepend=0).tolist()
-    most = [min(count_kept(size, p, least), size) for size in sizes]
+    most = [min(count(size), size) for size in sizes]
     return EntryLimits(np.array(most, np.int64), ends)
 
 
@@ -357,22 +385,20 @@ def remember_thresholds(update: Update, magnitudes: Vector) -> dict[str, Vector]
 
 def select_largest(
     x: Vector,
-    p: float,
+    count: Count,
     scope: Scope,
     layout: Layout,
     state: Mapping[str, Vector] = EMPTY_STATE,
-    least: int = 1,
 ) -> tuple[NDArray[np.int64], Vector]:
     """Select the largest magnitudes of each segment, after adding a residual to ``x`` in place.
 
     Args:
         x: the vector; it is changed if there is a residual.
-        p: the share of values to select.
+        count: the number of values to select from a segment.
         scope: whether a segment is the whole model or a tensor.
         layout: the model's tensors.
         state: the "residual" to add, and the estimated "thresholds" of the segments, which affect
             the speed only; both are optional.
-        least: the smallest number of values to select from a segment.
 
     Returns:
         The indices of the selected values, ascending, and the values.
@@ -381,18 +407,17 @@ def select_largest(
         NonFiniteError: a value is NaN, infinite or beyond 2**100.
 
     """
-    indices, values = find_largest(x, p, scope, layout, state, least)
+    indices, values = find_largest(x, count, scope, layout, state)
     check_selected(values, indices, layout)
     return indices, values
 
 
 def find_largest(
     x: Vector,
-    p: float,
+    count: Count,
     scope: Scope,
     layout: Layout,
     state: Mapping[str, Vector],
-    least: int,
 ) -> tuple[NDArray[np.int64], Vector]:
     """Like ``select_largest``, without the check; ``summarize`` checks and more in one call."""
     ends = layout.segments(scope)
@@ -401,9 +426,9 @@ def find_largest(
     if thresholds is None or thresholds.size != ends.size:
         thresholds = np.zeros(ends.size, np.float32)
     if ends.size == 1:  # the common case: nothing to concatenate, and one copy less
-        indices, values = add_top_k(x, residual, count_kept(x.size, p, least), float(thresholds[0]))
+        indices, values = add_top_k(x, residual, count(x.size), float(thresholds[0]))
     else:
-        counts = [count_kept(size, p, least) for size in np.diff(ends, prepend=0).tolist()]
+        counts = [count(size) for size in np.diff(ends, prepend=0).tolist()]
         indices, values = _select_per_segment(
             x, counts, ends.tolist(), residual, thresholds.tolist()
         )

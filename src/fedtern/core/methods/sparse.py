@@ -40,7 +40,9 @@ Magnitudes = Literal["mean", "powers"]
 Share = float | Literal["auto"]
 """A share of values, or "auto" to let the method choose it."""
 
+# Of broadcasts with p_down="auto".
 _LEAST_DOWN = 4
+_FEW = 256
 
 
 def _with_coding(plain: PositionCodec, codec: PositionCoding) -> Codec:
@@ -71,9 +73,9 @@ def stc(
 
     Args:
         p_up: the share of values in an upload.
-        p_down: the share of values in a broadcast. "auto" is twice ``p_up`` times
-            ``participation``, at most ``p_up``, and with the scope "model" at least 4 values: a
-            client that has missed rounds downloads about twice as many values as it uploads.
+        p_down: the share of values in a broadcast. "auto" is ``p_up`` times ``participation``, so
+            that a client downloads about as many values as it uploads. With the scope "model", a
+            broadcast with fewer than 256 values then gets up to twice as many, and at least 4.
         local_steps: the number of local steps between uploads.
         scope: whether values are selected from the whole model or from each tensor.
         weighted: whether clients are weighted by their number of examples.
@@ -102,10 +104,11 @@ def stc(
 
 @dataclass(frozen=True)
 class _Rate:
-    """The values of a message: a share of all values, and their smallest number."""
+    """The values of a message; see ``SparseTernary``."""
 
     share: float
     least: int = 1
+    double_to: int = 0
 
 
 def _rate_down(up: _Rate, p_down: Share, participation: float | None) -> _Rate:
@@ -114,10 +117,12 @@ def _rate_down(up: _Rate, p_down: Share, participation: float | None) -> _Rate:
         raise ValueError(f"participation must be in (0, 1], got {participation}")
     if p_down != "auto":
         return _Rate(p_down)
-    # A client downloads about twice as many values as it uploads. Half as many are too few for the
-    # hardest tasks (docs/results/beyond-the-paper.md), and more values take more bytes.
-    factor = 1.0 if participation is None else min(2 * participation, 1.0)
-    return _Rate(up.share * factor, max(math.ceil(up.least * factor), _LEAST_DOWN))
+    if participation is None or participation > 0.5:
+        return up
+    # A client downloads about as many values as it uploads. Broadcasts with very few values train
+    # the hardest tasks slowly, so these have twice as many (docs/results/beyond-the-paper.md).
+    least = min(max(math.ceil(2 * up.least * participation), _LEAST_DOWN), _FEW)
+    return _Rate(up.share * participation, least, _FEW)
 
 
 def _ternary_method(
@@ -132,12 +137,16 @@ def _ternary_method(
 ) -> Method:
     """Return a method that sends ternary updates in both directions."""
     ternary = _with_coding(TernaryCodec(scope), codec)
-    least_up, least_down = (rate.least if scope == "model" else 1 for rate in (up, down))
-    uplink = Link(ErrorFeedback(SparseTernary(up.share, scope, least_up)), ternary)
-    downlink = Link(ErrorFeedback(SparseTernary(down.share, scope, least_down)), ternary)
+    if scope == "tensor":  # the other numbers are of the whole model
+        up, down = _Rate(up.share), _Rate(down.share)
+    up_rule = SparseTernary(up.share, scope, up.least, up.double_to)
+    uplink = Link(ErrorFeedback(up_rule), ternary)
+    down_rule = SparseTernary(down.share, scope, down.least, down.double_to)
+    downlink = Link(ErrorFeedback(down_rule), ternary)
     if magnitudes == "powers":
         steps = StepsCodec(scope, adaptive=codec == "adaptive")
-        downlink = Link(ErrorFeedback(SparseSteps(down.share, scope, least_down)), steps)
+        steps_rule = SparseSteps(down.share, scope, down.least, down.double_to)
+        downlink = Link(ErrorFeedback(steps_rule), steps)
     return Method(uplink, downlink, local_steps, Mean(weighted), server_optimizer=optimizer)
 
 
@@ -161,8 +170,9 @@ def stc_plus(
         p_up: the share of values in an upload. "auto" is 1/200 for each local step, up to 1/8, and
             with the scope "model" at least 256 values for each local step, up to 1,024, or all
             values of a smaller model.
-        p_down: the share of values in a broadcast. "auto" is twice that of an upload times
-            ``participation``, at most that of an upload.
+        p_down: the share of values in a broadcast. "auto" is that of an upload times
+            ``participation``, and with the scope "model" up to twice as many if these are fewer
+            than 256 values.
         local_steps: the number of local steps between uploads. If the clients have similar data, 25
             steps need the fewest bytes. If each client has a few classes only, one step does.
         scope: whether values are selected from the whole model or from each tensor.

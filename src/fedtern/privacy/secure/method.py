@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedtern.core.codecs import SparseCodec, TernaryCodec
 from fedtern.core.compressors import SparseTernary, check_finite
 from fedtern.core.compressors.compressor import Loss
-from fedtern.core.compressors.sparse import check_rate, select_largest
+from fedtern.core.compressors.sparse import check_rate, count_kept, select_largest
 from fedtern.core.errors import LocalProtocolError
 from fedtern.core.feedback import ErrorFeedback
 from fedtern.core.layout import Layout, Vector
@@ -82,7 +82,7 @@ class SharedPositions:
 
     def largest(self, x: Vector, layout: Layout) -> NDArray[np.int64]:
         """Return the positions of the largest values, which a leader chooses."""
-        positions, _ = select_largest(x, self.p, "model", layout)
+        positions, _ = select_largest(x, lambda size: count_kept(size, self.p), "model", layout)
         return positions
 
 
