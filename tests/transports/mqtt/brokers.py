@@ -67,7 +67,7 @@ class Mosquitto:
     def stop(self, kill: bool = False) -> None:
         if self.process is not None:
             (self.process.kill if kill else self.process.terminate)()
-            self.process.wait(10)
+            self.process.wait(60)
             self.process = None
 
 
