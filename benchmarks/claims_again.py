@@ -2,7 +2,8 @@
 
 `python benchmarks/claims_again.py` prints the table of docs/results/beyond-the-paper.md. It trains
 nothing: all runs are in the records of `fedtern advise`. FedAvg and STC are those of the paper's
-figures, with the better of two momenta and three seeds; stc_plus has no momentum and one seed.
+figures, with the better of two momenta and three seeds; stc_plus has no momentum and mostly one
+seed.
 """
 
 from __future__ import annotations

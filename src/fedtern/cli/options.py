@@ -367,7 +367,7 @@ class TrainingOptions(SplitOptions):
                         " omit one of them"
                     )
         else:
-            # The aggregation protects from clients that lie: never ignored without a word.
+            # The aggregation protects against clients that lie, so it is never ignored silently.
             given = {n: value for n, value in given.items() if n in known or n == AGGREGATE}
         return {**given, **chosen}
 

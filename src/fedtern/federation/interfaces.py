@@ -29,7 +29,7 @@ from fedtern.core.updates import Update
 
 
 class RoundServer(Protocol):
-    """What a ``RoundController`` needs of a server: a ``ServerLike``, or ``SecureRounds``."""
+    """Server interface of ``RoundController``: a ``ServerLike``, or ``SecureRounds``."""
 
     @property
     def terms(self) -> Terms:

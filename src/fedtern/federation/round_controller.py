@@ -285,12 +285,12 @@ class RoundController:
         return accepted
 
     def client_answered(self, client: int) -> None:
-        """Record that a client has sent all that the open round asks of it."""
+        """Record that a client has sent all its messages of the open round."""
         self._awaited.discard(client)
         self.presence.upload_accepted(client)
 
     def excuse_cohort(self) -> None:
-        """Wait for no upload of the open round any more, and for no missed deadline."""
+        """Stop waiting for uploads of the open round, and blame no client for its deadline."""
         self._awaited.clear()
 
     def extend_deadline(self, seconds: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from fedtern.core.codecs import (
     AdaptiveCodec,
@@ -36,6 +36,8 @@ PositionCoding = Literal["golomb", "adaptive"]
 Magnitudes = Literal["mean", "powers"]
 """The magnitude of a broadcast: the mean of the values, or a power of two."""
 
+
+_Ternary = TypeVar("_Ternary", SparseTernary, SparseSteps)
 
 Share = float | Literal["auto"]
 """A share of values, or "auto" to let the method choose it."""
@@ -75,7 +77,8 @@ def stc(
         p_up: the share of values in an upload.
         p_down: the share of values in a broadcast. "auto" is ``p_up`` times ``participation``, so
             that a client downloads about as many values as it uploads. With the scope "model", a
-            broadcast with fewer than 256 values then gets up to twice as many, and at least 4.
+            broadcast with fewer than 256 values then gets up to twice as many, and at least 4. If
+            more than half of the clients take part, it is ``p_up``.
         local_steps: the number of local steps between uploads.
         scope: whether values are selected from the whole model or from each tensor.
         weighted: whether clients are weighted by their number of examples.
@@ -110,6 +113,12 @@ class _Rate:
     least: int = 1
     double_to: int = 0
 
+    def compressor(self, make: type[_Ternary], scope: Scope) -> _Ternary:
+        """Return a compressor with this rate."""
+        if scope == "tensor":  # the other numbers are of the whole model
+            return make(self.share, scope)
+        return make(self.share, scope, self.least, self.double_to)
+
 
 def _rate_down(up: _Rate, p_down: Share, participation: float | None) -> _Rate:
     """Return the rate of broadcasts."""
@@ -137,16 +146,12 @@ def _ternary_method(
 ) -> Method:
     """Return a method that sends ternary updates in both directions."""
     ternary = _with_coding(TernaryCodec(scope), codec)
-    if scope == "tensor":  # the other numbers are of the whole model
-        up, down = _Rate(up.share), _Rate(down.share)
-    up_rule = SparseTernary(up.share, scope, up.least, up.double_to)
-    uplink = Link(ErrorFeedback(up_rule), ternary)
-    down_rule = SparseTernary(down.share, scope, down.least, down.double_to)
-    downlink = Link(ErrorFeedback(down_rule), ternary)
+    uplink = Link(ErrorFeedback(up.compressor(SparseTernary, scope)), ternary)
     if magnitudes == "powers":
         steps = StepsCodec(scope, adaptive=codec == "adaptive")
-        steps_rule = SparseSteps(down.share, scope, down.least, down.double_to)
-        downlink = Link(ErrorFeedback(steps_rule), steps)
+        downlink = Link(ErrorFeedback(down.compressor(SparseSteps, scope)), steps)
+    else:
+        downlink = Link(ErrorFeedback(down.compressor(SparseTernary, scope)), ternary)
     return Method(uplink, downlink, local_steps, Mean(weighted), server_optimizer=optimizer)
 
 
@@ -191,8 +196,8 @@ def stc_plus(
 def _choose_rate_up(local_steps: int) -> _Rate:
     """Return the rate of uploads that needs the fewest bytes (docs/results/beyond-the-paper.md).
 
-    An update of several local steps has more to say. Too few values leave most of it in the
-    residual, where it becomes stale. In a small model, fewer values than the least number take
+    An update of several local steps carries more information. Too few values leave most of it in
+    the residual, where it becomes stale. In a small model, fewer values than the least number take
     hardly fewer bytes, because each message has a header.
     """
     return _Rate(min(local_steps / 200, 1 / 8), 256 * min(local_steps, 4))

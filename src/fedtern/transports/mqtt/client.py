@@ -339,7 +339,7 @@ class MqttClient:
         return [self._publish(answer.data, answer.sent)]
 
     def _leave_secure(self, reason: FedternError) -> None:
-        """Take no further part in this secure round."""
+        """Leave this secure round."""
         log.warning("round %s: left the secure round: %s", self.client.round, reason)
         self._left_round = self.client.round
         self._participant = None
