@@ -80,8 +80,7 @@ def _positions_and(bits_per_value: int) -> Callable[[Any, Layout, int], float]:
     """Return the formula for k Golomb-coded positions and ``bits_per_value`` bits each."""
 
     def formula(source: Any, layout: Layout, sent: int) -> float:
-        least, double_to = getattr(source, "least", 1), getattr(source, "double_to", 0)
-        k = count_kept(layout.size, source.p, least, double_to)
+        k = count_kept(layout.size, source.p, getattr(source, "least", 1))
         return k * (bits_per_position(k / layout.size) + bits_per_value)
 
     return formula

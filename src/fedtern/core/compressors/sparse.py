@@ -89,7 +89,6 @@ class SparseTernary:
         p: the share of values that are kept.
         scope: whether k and mu are computed for the whole model or for each tensor.
         least: the smallest k, or all values if there are fewer.
-        double_to: a k below this number is doubled, up to this number.
 
     >>> x = np.float32([0, 3, -1, 0.5, -5, 0])
     >>> SparseTernary(p=1 / 3).compress(x, Layout.flat(6), np.random.default_rng(0)).to_dense()
@@ -100,18 +99,16 @@ class SparseTernary:
     p: float
     scope: Scope = "model"
     least: int = field(default=1, metadata=LATER)
-    double_to: int = field(default=0, metadata=LATER)
     loss: ClassVar[Loss] = "biased"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", check_rate(self.p))
         check_scope(self.scope)
         object.__setattr__(self, "least", check_number("least", self.least, 1))
-        object.__setattr__(self, "double_to", check_number("double_to", self.double_to, 0))
 
     def count(self, size: int) -> int:
         """Return k for a segment."""
-        return count_kept(size, self.p, self.least, self.double_to)
+        return count_kept(size, self.p, self.least)
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Ternary:
         """Ternarise the values that ``TopK`` keeps; zeros give an empty update."""
@@ -159,7 +156,6 @@ class SparseSteps:
         p: the share of values that are kept.
         scope: whether k and the power are computed for the whole model or for each tensor.
         least: the smallest k, or all values if there are fewer.
-        double_to: a k below this number is doubled, up to this number.
 
     >>> x = np.float32([0, 3, -1, 0.5, -5.5, 0])
     >>> SparseSteps(p=1 / 3).compress(x, Layout.flat(6), np.random.default_rng(0)).to_dense()
@@ -170,18 +166,16 @@ class SparseSteps:
     p: float
     scope: Scope = "model"
     least: int = field(default=1, metadata=LATER)
-    double_to: int = field(default=0, metadata=LATER)
     loss: ClassVar[Loss] = "biased"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", check_rate(self.p))
         check_scope(self.scope)
         object.__setattr__(self, "least", check_number("least", self.least, 1))
-        object.__setattr__(self, "double_to", check_number("double_to", self.double_to, 0))
 
     def count(self, size: int) -> int:
         """Return k for a segment."""
-        return count_kept(size, self.p, self.least, self.double_to)
+        return count_kept(size, self.p, self.least)
 
     def compress(self, x: Vector, layout: Layout, rng: np.random.Generator) -> Steps:
         """Keep the values that ``TopK`` keeps; zeros give an empty update."""
@@ -350,18 +344,16 @@ def check_number(name: str, number: int, least: int) -> int:
     return operator.index(number)
 
 
-def count_kept(size: int, p: float, least: int = 1, double_to: int = 0) -> int:
+def count_kept(size: int, p: float, least: int = 1) -> int:
     """Return k = max(floor(size * p), 1), corrected for rounding: 0.29 of 100 values are 29.
 
     Args:
         size: the number of values to choose from.
         p: the share of values that are kept.
         least: keep at least so many values, or all if there are fewer.
-        double_to: keep twice the share if that is at most so many values, or else this many.
 
     """
-    doubled = min(math.floor(2 * size * p * (1 + 1e-12)), double_to)
-    return max(math.floor(size * p * (1 + 1e-12)), doubled, min(least, size), 1)
+    return max(math.floor(size * p * (1 + 1e-12)), min(least, size), 1)
 
 
 Count = Callable[[int], int]

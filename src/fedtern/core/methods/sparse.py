@@ -42,9 +42,7 @@ _Ternary = TypeVar("_Ternary", SparseTernary, SparseSteps)
 Share = float | Literal["auto"]
 """A share of values, or "auto" to let the method choose it."""
 
-# Of broadcasts with p_down="auto".
-_LEAST_DOWN = 4
-_FEW = 256
+_LEAST_DOWN = 4  # values of a broadcast with p_down="auto"
 
 
 def _with_coding(plain: PositionCodec, codec: PositionCoding) -> Codec:
@@ -76,9 +74,8 @@ def stc(
     Args:
         p_up: the share of values in an upload.
         p_down: the share of values in a broadcast. "auto" is ``p_up`` times ``participation``, so
-            that a client downloads about as many values as it uploads. With the scope "model", a
-            broadcast with fewer than 256 values then gets up to twice as many, and at least 4. If
-            more than half of the clients take part, it is ``p_up``.
+            that a client downloads about as many values as it uploads; with the scope "model", it
+            is at least 4 values. If more than half of the clients take part, it is ``p_up``.
         local_steps: the number of local steps between uploads.
         scope: whether values are selected from the whole model or from each tensor.
         weighted: whether clients are weighted by their number of examples.
@@ -111,13 +108,12 @@ class _Rate:
 
     share: float
     least: int = 1
-    double_to: int = 0
 
     def compressor(self, make: type[_Ternary], scope: Scope) -> _Ternary:
         """Return a compressor with this rate."""
-        if scope == "tensor":  # the other numbers are of the whole model
+        if scope == "tensor":  # the least number is of the whole model
             return make(self.share, scope)
-        return make(self.share, scope, self.least, self.double_to)
+        return make(self.share, scope, self.least)
 
 
 def _rate_down(up: _Rate, p_down: Share, participation: float | None) -> _Rate:
@@ -128,10 +124,10 @@ def _rate_down(up: _Rate, p_down: Share, participation: float | None) -> _Rate:
         return _Rate(p_down)
     if participation is None or participation > 0.5:
         return up
-    # A client downloads about as many values as it uploads. Broadcasts with very few values train
-    # the hardest tasks slowly, so these have twice as many (docs/results/beyond-the-paper.md).
-    least = min(max(math.ceil(2 * up.least * participation), _LEAST_DOWN), _FEW)
-    return _Rate(up.share * participation, least, _FEW)
+    # Small models, where the least number decides, learn faster from half as many values again
+    # (docs/results/beyond-the-paper.md).
+    least = max(math.ceil(1.5 * up.least * participation), _LEAST_DOWN)
+    return _Rate(up.share * participation, least)
 
 
 def _ternary_method(
@@ -172,12 +168,12 @@ def stc_plus(
     the parameters that are not described here.
 
     Args:
-        p_up: the share of values in an upload. "auto" is 1/200 for each local step, up to 1/8, and
-            with the scope "model" at least 256 values for each local step, up to 1,024, or all
+        p_up: the share of values in an upload. "auto" is 1/400 for each local step, up to 1/8, and
+            with the scope "model" at least 400 values for each local step, up to 1,000, or all
             values of a smaller model.
         p_down: the share of values in a broadcast. "auto" is that of an upload times
-            ``participation``, and with the scope "model" up to twice as many if these are fewer
-            than 256 values.
+            ``participation``. With the scope "model", it is at least 1.5 times the least number of
+            an upload times ``participation``.
         local_steps: the number of local steps between uploads. If the clients have similar data, 25
             steps need the fewest bytes. If each client has a few classes only, one step does.
         scope: whether values are selected from the whole model or from each tensor.
@@ -200,7 +196,7 @@ def _choose_rate_up(local_steps: int) -> _Rate:
     the residual, where it becomes stale. In a small model, fewer values than the least number take
     hardly fewer bytes, because each message has a header.
     """
-    return _Rate(min(local_steps / 200, 1 / 8), 256 * min(local_steps, 4))
+    return _Rate(min(local_steps / 400, 1 / 8), min(400 * local_steps, 1_000))
 
 
 @named_method("topk", publication=papers.STC, later=("codec",))
