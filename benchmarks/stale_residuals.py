@@ -9,6 +9,9 @@ prints a table:
 - `decay`: a residual shrinks by a factor with each round that its client is away.
 - `oldest-first`: values are selected by magnitude * age ** w, where the age counts uploads.
 - `mask`: a client's momentum is reset where its upload sends a value (deep gradient compression).
+- `differences`: a client has no residual. It sends the difference of its change to the sum of its
+  uploads so far, and the server adds the mean of these sums over all clients (EF21 with partial
+  participation, arXiv 2110.03294; with the correction of SAGA, arXiv 1407.0202).
 
 `--results FILE` keeps finished runs, one per line, so that an interrupted table continues.
 """
@@ -91,6 +94,57 @@ class OldestFirst:
         return ErrorFeedback(SparseTernary(self.p)).give_back(state, update)
 
 
+@dataclass(frozen=True)
+class Differences:
+    """Sends the difference of each delta to the sum of the updates so far, the memory."""
+
+    part_id: ClassVar[str] = "differences"
+    compressor: SparseTernary
+    uses_moments: ClassVar[bool] = False
+
+    def step(
+        self,
+        delta: Vector,
+        state: State,
+        layout: Layout,
+        rng: np.random.Generator,
+        moments: Vector | None = None,
+    ) -> tuple[Update, State]:
+        """Compress delta - memory, and add the update to the memory."""
+        memory = state["memory"].copy() if "memory" in state else np.zeros_like(delta)
+        update = self.compressor.compress(delta - memory, layout, rng)
+        update.add_to(memory)
+        return update, {"memory": memory}
+
+    def follow(self, delta: Vector, state: State, update: Update) -> State:
+        """Not needed: simulated clients do not replay logs."""
+        raise NotImplementedError
+
+    def give_back(self, state: State, update: Update) -> State:
+        """Subtract the update from the memory."""
+        memory = state["memory"].copy()
+        update.add_to(memory, -1.0)
+        return {"memory": memory}
+
+
+@dataclass(frozen=True)
+class MeanMemory:
+    """A server optimiser that adds the mean memory of all clients to the mean difference.
+
+    Args:
+        participation: the share of the clients in a round.
+
+    """
+
+    part_id: ClassVar[str] = "mean_memory"
+    participation: float
+
+    def step(self, delta: Vector, state: State) -> tuple[Vector, State]:
+        """Return the change for the mean difference of a round."""
+        mean = state["mean"] if "mean" in state else np.zeros_like(delta)
+        return delta + mean, {"mean": mean + np.float32(self.participation) * delta}
+
+
 class AheadTrainer:
     """Trains each client from weights of its own.
 
@@ -160,16 +214,22 @@ class RemedyFederation(Federation):
         return link
 
 
-def remedies(p: float) -> dict[str, tuple[Method, dict[str, float]]]:
+def remedies(p: float, local_steps: int = 1) -> dict[str, tuple[Method, dict[str, float]]]:
     """Return the method and the options of ``RemedyFederation`` of each remedy."""
-    plain = stc(p, p)
+    plain = stc(p, p, local_steps)
     oldest = replace(plain, up=Link(OldestFirst(p, 0.5), plain.up.codec))
+    differences = replace(
+        plain,
+        up=Link(Differences(SparseTernary(p)), plain.up.codec),
+        server_optimizer=MeanMemory(Environment().participation),
+    )
     return {
         "none": (plain, {}),
         "step-ahead a=0.5": (plain, {"ahead": 0.5}),
         "decay 0.98": (plain, {"decay": 0.98}),
         "oldest-first w=0.5": (oldest, {}),
         "mask": (replace(plain, momentum="mask"), {}),
+        "differences": (differences, {}),
     }
 
 
@@ -177,7 +237,7 @@ def run(task_name: str, split: str, remedy: str, seed: int, arguments: Any) -> d
     """Train one federation and return its results."""
     torch.set_num_threads(1)
     task = get_task(task_name)
-    method, options = remedies(arguments.p)[remedy]
+    method, options = remedies(arguments.p, arguments.local_steps)[remedy]
     momentum = task.momentum if arguments.momentum is None else arguments.momentum
     federation = federate(
         task,
@@ -193,7 +253,7 @@ def run(task_name: str, split: str, remedy: str, seed: int, arguments: Any) -> d
     with closing(federation):
         while federation.iteration < arguments.iterations:
             federation.step()
-            if federation.iteration % arguments.evaluate_every == 0:
+            if federation.iteration % arguments.evaluate_every < method.local_steps:
                 accuracies.append(federation.evaluate().accuracy)
         last = federation.evaluate()
     return {
@@ -202,6 +262,7 @@ def run(task_name: str, split: str, remedy: str, seed: int, arguments: Any) -> d
         "remedy": remedy,
         "p": arguments.p,
         "momentum": momentum,
+        "local_steps": arguments.local_steps,
         "iterations": arguments.iterations,
         "seed": seed,
         "accuracy": statistics.fmean(accuracies[-3:]),
@@ -218,6 +279,7 @@ def main() -> None:
     parser.add_argument("--split", choices=SPLITS, default="two")
     parser.add_argument("--p", type=float, default=1 / 100)
     parser.add_argument("--momentum", type=float, help="of the clients; by default the task's")
+    parser.add_argument("--local-steps", type=int, default=1)
     parser.add_argument("--iterations", type=int, default=1000)
     parser.add_argument("--evaluate-every", type=int, default=50)
     parser.add_argument("--seeds", type=int, default=1)
@@ -225,22 +287,25 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--results", type=Path)
     arguments = parser.parse_args()
-    key = ("task", "split", "remedy", "p", "momentum", "iterations", "seed")
+    key = ("task", "split", "remedy", "p", "momentum", "local_steps", "iterations", "seed")
     path: Path | None = arguments.results
     lines = path.read_text().splitlines() if path is not None and path.exists() else []
     known = [json.loads(line) for line in lines]
     momentum = get_task(arguments.task).momentum
     if arguments.momentum is not None:
         momentum = arguments.momentum
-    print(f"{arguments.task}, {arguments.split}, p = {arguments.p:g}, momentum {momentum:g}")
+    print(
+        f"{arguments.task}, {arguments.split}, p = {arguments.p:g}, momentum {momentum:g},"
+        f" {arguments.local_steps} local steps"
+    )
     for remedy in arguments.remedies or remedies(0.01):
         found = []
         for seed in range(arguments.seeds):
             wanted = (
                 *(arguments.task, arguments.split, remedy, arguments.p, momentum),
-                *(arguments.iterations, seed),
+                *(arguments.local_steps, arguments.iterations, seed),
             )
-            result = next((k for k in known if tuple(k[name] for name in key) == wanted), None)
+            result = next((k for k in known if tuple(map(k.get, key)) == wanted), None)
             if result is None:
                 result = run(arguments.task, arguments.split, remedy, seed, arguments)
                 if path is not None:
