@@ -47,6 +47,7 @@ class Cost(NamedTuple):
     """The cost of a method until the target, as a mean over seeds."""
 
     label: str
+    momentum: str
     iteration: float
     up: float
     down: float
@@ -141,12 +142,15 @@ def groups_of(records: Iterable[Record]) -> list[Group]:
     return list(groups.values())
 
 
+def describe_momentum(record: Record) -> str:
+    """Return the momentum of training if it is not the task's."""
+    if record.momentum == TASK_DEFAULTS[record.task].momentum:
+        return ""
+    return f", momentum {record.momentum:g}"
+
+
 def label_of(record: Record) -> str:
-    """Return the label of a method, with the momentum if it is not the task's."""
-    label = method_label(record.method)
-    if record.momentum != TASK_DEFAULTS[record.task].momentum:
-        label += f", momentum {record.momentum:g}"
-    return label
+    return method_label(record.method) + describe_momentum(record)
 
 
 def cost_of(group: Group, target: float) -> Cost | None:
@@ -155,7 +159,8 @@ def cost_of(group: Group, target: float) -> Cost | None:
     if len(points) < len(group):
         return None
     return Cost(
-        label_of(group[0]),
+        method_label(group[0].method),
+        describe_momentum(group[0]),
         statistics.fmean(point.iteration for point in points),
         statistics.fmean(point.up for point in points),
         statistics.fmean(point.down for point in points),
@@ -218,6 +223,10 @@ def megabytes(value: float) -> str:
     return f"{value / 1e6:.3g}"
 
 
+def with_label(title: str, cost: Cost | None) -> str:
+    return title if cost is None else f"{title}: {cost.label}{cost.momentum}"
+
+
 def row(title: str, cost: Cost | None, reference: Cost | None) -> str:
     if cost is None:
         return f"| {title} | not reached | | | | | |"
@@ -229,7 +238,7 @@ def row(title: str, cost: Cost | None, reference: Cost | None) -> str:
     if len(cost.totals) > 1:
         total += f" ({megabytes(min(cost.totals))} to {megabytes(max(cost.totals))})"
     cells = (
-        *(f"{title}: {cost.label}" if cost.label not in title else title, f"{cost.iteration:,.0f}"),
+        *(title, f"{cost.iteration:,.0f}"),
         *(megabytes(cost.up), megabytes(cost.down), total, ratio, str(cost.seeds)),
     )
     return "| " + " | ".join(cells) + " |"
@@ -243,14 +252,16 @@ def describe(cell: Cell, records: Sequence[Record]) -> list[str]:
         f"\n### {cell.title}: until {100 * cell.target:.0f} %\n",
         "| | iterations | MB up | MB down | MB total | of STC | seeds |",
         "|---|---:|---:|---:|---:|---:|---:|",
-        row("the paper's STC, best p", reference, None),
+        row(with_label("the paper's STC, best p", reference), reference, None),
     ]
     if found := records_of(cell, records, is_fedavg):
-        lines.append(row("FedAvg, best n", cheapest(found, cell.target), reference))
+        cost = cheapest(found, cell.target)
+        lines.append(row(with_label("FedAvg, best n", cost), cost, reference))
     shown = stc
     for title, chosen in OURS.items():
         if found := records_of(cell, records, chosen):
-            lines.append(row(title, cheapest(found, cell.target), reference))
+            cost = cheapest(found, cell.target)
+            lines.append(row(title + (cost.momentum if cost else ""), cost, reference))
             shown = [*shown, *found]
     return [*lines, describe_ends(shown)]
 
