@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from beyond_the_paper import is_fedavg, is_paper_stc, is_plus_except
+from beyond_the_paper import is_fedavg, is_paper_stc, is_plus
 from fedtern.advice import Record, load_records
 from fedtern.data.environment import Environment
 from fedtern_paper import degradation
@@ -98,7 +98,7 @@ def describe(environment: Environment) -> str:
 def main() -> None:
     records = load_records()
     fedavg = accuracies(records, is_papers_fedavg)
-    plus = accuracies(records, is_plus_except)
+    plus = accuracies(records, is_plus)
     # Only environments in which all three methods were run.
     stc = {e: value for e, value in accuracies(records, is_papers_stc).items() if e in plus}
     plus = {e: value for e, value in plus.items() if e in stc}

@@ -214,14 +214,16 @@ class RemedyFederation(Federation):
         return link
 
 
-def remedies(p: float, local_steps: int = 1) -> dict[str, tuple[Method, dict[str, float]]]:
+def remedies(
+    p: float, local_steps: int = 1, participation: float = 0.1
+) -> dict[str, tuple[Method, dict[str, float]]]:
     """Return the method and the options of ``RemedyFederation`` of each remedy."""
     plain = stc(p, p, local_steps)
     oldest = replace(plain, up=Link(OldestFirst(p, 0.5), plain.up.codec))
     differences = replace(
         plain,
         up=Link(Differences(SparseTernary(p)), plain.up.codec),
-        server_optimizer=MeanMemory(Environment().participation),
+        server_optimizer=MeanMemory(participation),
     )
     return {
         "none": (plain, {}),
@@ -237,13 +239,15 @@ def run(task_name: str, split: str, remedy: str, seed: int, arguments: Any) -> d
     """Train one federation and return its results."""
     torch.set_num_threads(1)
     task = get_task(task_name)
-    method, options = remedies(arguments.p, arguments.local_steps)[remedy]
+    environment = Environment(**SPLITS[split])
+    found = remedies(arguments.p, arguments.local_steps, environment.participation)
+    method, options = found[remedy]
     momentum = task.momentum if arguments.momentum is None else arguments.momentum
     federation = federate(
         task,
         task.load(arguments.data_dir),
         method,
-        Environment(**SPLITS[split]),
+        environment,
         Sgd(task.learning_rate, momentum, task.weight_decay),
         seed=seed,
         workers=0,
@@ -290,7 +294,7 @@ def main() -> None:
     key = ("task", "split", "remedy", "p", "momentum", "local_steps", "iterations", "seed")
     path: Path | None = arguments.results
     lines = path.read_text().splitlines() if path is not None and path.exists() else []
-    known = [json.loads(line) for line in lines]
+    known = [{"local_steps": 1, **json.loads(line)} for line in lines]
     momentum = get_task(arguments.task).momentum
     if arguments.momentum is not None:
         momentum = arguments.momentum
@@ -305,7 +309,7 @@ def main() -> None:
                 *(arguments.task, arguments.split, remedy, arguments.p, momentum),
                 *(arguments.local_steps, arguments.iterations, seed),
             )
-            result = next((k for k in known if tuple(map(k.get, key)) == wanted), None)
+            result = next((k for k in known if tuple(k[name] for name in key) == wanted), None)
             if result is None:
                 result = run(arguments.task, arguments.split, remedy, seed, arguments)
                 if path is not None:

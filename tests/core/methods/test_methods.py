@@ -218,6 +218,11 @@ def test_stc_plus_sends_more_values_after_more_local_steps(size, local_steps, up
     assert sent_down(method, size) == down
 
 
+def test_stc_plus_sends_as_many_values_down_as_up_if_most_clients_take_part():
+    assert sent_down(stc_plus(participation=0.75), 20_000) == 400
+    assert sent_down(stc_plus(), 20_000) == 400
+
+
 def test_stc_plus_is_a_combination_of_options_of_stc():
     options = {"p_up": 0.1, "p_down": "auto", "participation": 0.1}
     same = stc(**options, codec="adaptive", magnitudes="powers")

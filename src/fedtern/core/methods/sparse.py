@@ -124,9 +124,9 @@ def _rate_down(up: _Rate, p_down: Share, participation: float | None) -> _Rate:
         return _Rate(p_down)
     if participation is None or participation > 0.5:
         return up
-    # Small models, where the least number decides, learn faster from half as many values again
-    # (docs/results/beyond-the-paper.md).
-    least = max(math.ceil(1.5 * up.least * participation), _LEAST_DOWN)
+    # In small models the least number decides. There, 1.5 times as many values need fewer bytes on
+    # most splits (docs/results/beyond-the-paper.md).
+    least = max(math.ceil(1.5 * up.least * participation * (1 - 1e-12)), _LEAST_DOWN)
     return _Rate(up.share * participation, least)
 
 
@@ -173,7 +173,8 @@ def stc_plus(
             values of a smaller model.
         p_down: the share of values in a broadcast. "auto" is that of an upload times
             ``participation``. With the scope "model", it is at least 1.5 times the least number of
-            an upload times ``participation``.
+            an upload times ``participation``, and at least 4 values. If more than half of the
+            clients take part, it is that of an upload.
         local_steps: the number of local steps between uploads. If the clients have similar data, 25
             steps need the fewest bytes. If each client has a few classes only, one step does.
         scope: whether values are selected from the whole model or from each tensor.
@@ -193,8 +194,8 @@ def _choose_rate_up(local_steps: int) -> _Rate:
     """Return the rate of uploads that needs the fewest bytes (docs/results/beyond-the-paper.md).
 
     An update of several local steps carries more information. Too few values leave most of it in
-    the residual, where it becomes stale. In a small model, fewer values than the least number take
-    hardly fewer bytes, because each message has a header.
+    the residual, where it becomes stale. In a small model, fewer values than the least number need
+    more iterations, and rarely fewer bytes in total.
     """
     return _Rate(min(local_steps / 400, 1 / 8), min(400 * local_steps, 1_000))
 
