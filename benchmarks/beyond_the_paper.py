@@ -132,16 +132,16 @@ def records_of(
 
 
 Group = Sequence[Record]
-"""Records that differ only in their seeds, or one record that is the mean over seeds."""
+"""Records that differ only in their seeds and in when they end, or one mean over seeds."""
 
-
-Key = tuple[str, Environment, str, float, float, int]
+Key = tuple[str, Environment, str, float, float, float]
 
 
 def group_key(record: Record) -> Key:
     label = method_label(record.method)
     rates = record.learning_rate, record.momentum
-    return record.task, record.environment, label, *rates, record.iterations
+    between = record.points[1].iteration - record.points[0].iteration
+    return record.task, record.environment, label, *rates, between
 
 
 def groups_of(records: Iterable[Record]) -> list[Group]:
@@ -187,25 +187,24 @@ def cheapest(records: Iterable[Record], target: float) -> Cost | None:
     return min(costs, key=lambda cost: cost.total, default=None)
 
 
-def final_accuracies(group: Group) -> list[float]:
-    """Return the mean of the last three evaluations of each record."""
-    return [statistics.fmean(point.accuracy for point in record.points[-3:]) for record in group]
+def final_accuracy(record: Record) -> float:
+    """Return the mean of the last three evaluations."""
+    return statistics.fmean(point.accuracy for point in record.points[-3:])
 
 
 def describe_ends(records: Iterable[Record]) -> str:
     """Return the accuracy at the end of the longest runs of each method."""
-    longest: dict[str, Group] = {}
-    for group in groups_of(records):
-        known = longest.get(label_of(group[0]))
-        if known is None or known[0].points[-1].iteration < group[0].points[-1].iteration:
-            longest[label_of(group[0])] = group
+    by_label: dict[str, list[Record]] = {}
+    for record in records:
+        by_label.setdefault(label_of(record), []).append(record)
     texts = []
-    for label, group in longest.items():
-        found = final_accuracies(group)
-        text = f"{label} {100 * statistics.fmean(found):.1f} %"
-        if len(found) > 1:
-            text += f" ({100 * min(found):.1f} to {100 * max(found):.1f})"
-        texts.append(f"{text} after {group[0].points[-1].iteration:,}")
+    for label, found in by_label.items():
+        last = max(record.points[-1].iteration for record in found)
+        ends = [final_accuracy(record) for record in found if record.points[-1].iteration == last]
+        text = f"{label} {100 * statistics.fmean(ends):.1f} %"
+        if len(ends) > 1:
+            text += f" ({100 * min(ends):.1f} to {100 * max(ends):.1f})"
+        texts.append(f"{text} after {last:,}")
     return "\nAccuracy at the end, after so many iterations: " + ", ".join(texts) + "."
 
 
