@@ -74,8 +74,9 @@ def stc(
     Args:
         p_up: the share of values in an upload.
         p_down: the share of values in a broadcast. "auto" is ``p_up`` times ``participation``, so
-            that a client downloads about as many values as it uploads; with the scope "model", it
-            is at least 4 values. If more than half of the clients take part, it is ``p_up``.
+            that a client downloads about as many values as it uploads. With the scope "model", a
+            broadcast has at least 4 values. If more than half of the clients take part, the share
+            is ``p_up``.
         local_steps: the number of local steps between uploads.
         scope: whether values are selected from the whole model or from each tensor.
         weighted: whether clients are weighted by their number of examples.
@@ -172,9 +173,9 @@ def stc_plus(
             with the scope "model" at least 400 values for each local step, up to 1,000, or all
             values of a smaller model.
         p_down: the share of values in a broadcast. "auto" is that of an upload times
-            ``participation``. With the scope "model", it is at least 1.5 times the least number of
-            an upload times ``participation``, and at least 4 values. If more than half of the
-            clients take part, it is that of an upload.
+            ``participation``. With the scope "model", a broadcast has at least 4 values, and at
+            least 1.5 times the least number of an upload times ``participation``. If more than half
+            of the clients take part, a broadcast has as many values as an upload.
         local_steps: the number of local steps between uploads. If the clients have similar data, 25
             steps need the fewest bytes. If each client has a few classes only, one step does.
         scope: whether values are selected from the whole model or from each tensor.
